@@ -15,7 +15,10 @@ import (
 )
 
 // RunParams are the parameters of a request that select runs.
-var RunParams = []string{"agent_id", "session_id", "status", "since", "until", "root_run_id", "parent_run_id", "system"}
+var RunParams = []string{"agent_id", "session_id", "status", "since", "until", "root_run_id", "parent_run_id", "correlation_id", "system"}
+
+// correlationBytesMax bounds a correlation ID, as contract.IDBytesMax does.
+const correlationBytesMax = 256
 
 // RunFilter returns the filter for the parameters of a request. The function param
 // returns the value of one of RunParams; the bool is false if it is absent. Runs that
@@ -46,12 +49,16 @@ func RunFilter(param func(name string) (text string, ok bool)) (f runs.Filter, r
 			f.Root, err = actor.ParseCallID(text)
 		case "parent_run_id":
 			f.Parent, err = actor.ParseCallID(text)
+		case "correlation_id":
+			if f.Workflow = text; text == "" || len(text) > correlationBytesMax || !actor.IsLine(text) {
+				err = fmt.Errorf("want a line of 1 to %d bytes", correlationBytesMax)
+			}
 		case "system":
 			if f.System = text == "true"; !f.System && text != "false" {
 				err = fmt.Errorf("want true or false")
 			}
 		}
-		f.Calls = f.Calls || slices.Contains([]string{"agent_id", "session_id", "root_run_id", "parent_run_id"}, name)
+		f.Calls = f.Calls || slices.Contains([]string{"agent_id", "session_id", "root_run_id", "parent_run_id", "correlation_id"}, name)
 		if err != nil {
 			return f, invalidParam(name, err)
 		}
@@ -162,11 +169,15 @@ func ParseRunList(key CursorKey, tenant string, param func(name string) (text st
 // keep over upgrades: it has no names of fields.
 func (l *RunList) name() string {
 	f, queued := &l.Filter, ""
+	workflow := ""
+	if f.Workflow != "" {
+		workflow = fmt.Sprintf(" correlation %q", f.Workflow)
+	}
 	if f.Queued {
 		queued = " queued"
 	}
 	return fmt.Sprintf("runs %q agent %q session %q status %s since %d until %d root %s parent %s system %t calls %t",
-		l.Tenant, f.Agent, f.Session, f.Status, f.Since, f.Until, f.Root, f.Parent, f.System, f.Calls) + queued
+		l.Tenant, f.Agent, f.Session, f.Status, f.Since, f.Until, f.Root, f.Parent, f.System, f.Calls) + queued + workflow
 }
 
 // AppendJSON appends a page of the list. The list of EveryUser continues in the tenant from,

@@ -70,7 +70,11 @@ func TestPageCursorIsStable(t *testing.T) {
 	if queued := (&RunList{Tenant: "alice", Filter: f}).name(); queued != list+" queued" {
 		t.Errorf("got %s", queued)
 	}
-	if v := reflect.TypeFor[runs.Filter](); v.NumField() != 10 {
+	f.Queued, f.Workflow = false, "wf-1"
+	if related := (&RunList{Tenant: "alice", Filter: f}).name(); related != list+` correlation "wf-1"` {
+		t.Errorf("got %s", related)
+	}
+	if v := reflect.TypeFor[runs.Filter](); v.NumField() != 11 {
 		t.Errorf("runs.Filter has %d fields: the name of a list must have each of them", v.NumField())
 	}
 }

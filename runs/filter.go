@@ -16,8 +16,11 @@ type Filter struct {
 	Until   actor.Time   // the creation is before this time
 	Root    actor.CallID // also selects the root itself
 	Parent  actor.CallID
-	Calls   bool // also runs that other runs called
-	System  bool // also runs of actor.SystemAgent
+	// Workflow is the correlation ID of requests for capabilities: see Summary.Workflow.
+	Workflow string
+
+	Calls  bool // also runs that other runs called
+	System bool // also runs of actor.SystemAgent
 }
 
 // Page is a part of a list of runs, newest first. If Next is not zero, the list
@@ -49,6 +52,7 @@ func (f *Filter) Selects(s *Summary) bool {
 		f.Queued && s.Started != 0,
 		!f.Root.IsZero() && s.Root != f.Root,
 		!f.Parent.IsZero() && s.Parent != f.Parent,
+		f.Workflow != "" && s.Workflow != f.Workflow,
 		!f.Calls && s.Run != s.Root,
 		!f.System && actor.IsSystemAgent(s.Actor.Agent):
 		return false

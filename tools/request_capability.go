@@ -114,8 +114,9 @@ func planRequestCapability(input []byte, ec ExecutionContext) (actor.Ask, *Resul
 		Timeout    int64          `json:"timeout_ms,omitzero"`
 		Inputs     jsontext.Value `json:"inputs_json"`
 		Context    jsontext.Value `json:"context,omitzero"`
+		Workflow   string         `json:"correlation_id,omitzero"`
 	}{ec.AgentID, owner.Name, in.Code, fmt.Sprintf("%s-%s-%s-%s-%s", digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:]),
-		cmp.Or(in.Lane, "NORMAL"), timeout.Milliseconds(), in.Inputs, withSession(in.Context, ec.Call.To.Key)})
+		cmp.Or(in.Lane, "NORMAL"), timeout.Milliseconds(), in.Inputs, withSession(in.Context, ec.Call.To.Key), ec.Call.Workflow})
 	if err != nil {
 		return refuse(invalid(RequestCapability, "inputs_json", "want JSON"))
 	}

@@ -32,8 +32,10 @@ type RunsListCmd struct {
 	Until   *string `help:"Only runs before then."`
 	Root    *string `help:"Only the runs of the tree with this root."`
 	Parent  *string `help:"Only the runs that this run called."`
-	System  bool    `help:"Also runs of Troupe's own agents."`
-	JSON    bool    `help:"Print JSON."`
+
+	Correlation *string `help:"Only the runs of the requests for capabilities with this correlation_id."`
+	System      bool    `help:"Also runs of Troupe's own agents."`
+	JSON        bool    `help:"Print JSON."`
 }
 
 // Help returns the text shown below the flags.
@@ -210,7 +212,7 @@ type runFlag struct {
 
 func (c *RunsListCmd) filters() []runFlag {
 	return []runFlag{{"agent_id", "--agent", c.Agent}, {"session_id", "--session", c.Session}, {"status", "--status", c.Status},
-		{"since", "--since", c.Since}, {"until", "--until", c.Until}, {"root_run_id", "--root", c.Root}, {"parent_run_id", "--parent", c.Parent}}
+		{"since", "--since", c.Since}, {"until", "--until", c.Until}, {"root_run_id", "--root", c.Root}, {"parent_run_id", "--parent", c.Parent}, {"correlation_id", "--correlation", c.Correlation}}
 }
 
 // checkFilters returns an error that names the flag whose value the list refuses.

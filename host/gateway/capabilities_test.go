@@ -98,6 +98,14 @@ func TestCapabilityRequest(t *testing.T) {
 		t.Errorf("the run is not that of the user and session of the context: %d %s", status, run)
 	}
 
+	a.answers <- `{"npv":1}`
+	if response := a.ask("ANL", npvRequest("sess-789-20250118-143023", `,"correlation_id":"wf-1"`)); response["status"] != "SUCCESS" || !strings.Contains(<-a.got, `"correlation_id":"wf-1"`) {
+		t.Errorf("%v", response)
+	}
+	if _, _, list := a.do("GET", "/v1/runs?correlation_id=wf-1", ""); strings.Count(list, `"run_id"`) != 1 || !strings.Contains(list, `"workflow_id":"wf-1"`) {
+		t.Errorf("%s", list)
+	}
+
 	// The same request again has the same response, and no second run.
 	_, again, repeated := a.do("POST", "/v1/agents/ANL:invoke", npvRequest(id, ` ,"context":{"session_id":"sess-789","user_id":"user-456","engagement_type":"business_case"}`))
 	if repeated != want || again.Get(runHeader) != head.Get(runHeader) || len(a.got) != 0 {

@@ -286,7 +286,7 @@ func (c *Client) deliverEnvelope(ctx context.Context, to *command.Agent, capabil
 		out.Run, out.Session = answer.Reply.Run, in.Actor.Key
 		return answer, err
 	}
-	call := actor.Call{To: c.By.ID(to.Name, in.Session), Left: timeout, Lane: in.Priority, Principal: r.by(c), Trace: r.Trace, Idempotency: r.Key, Parts: actor.Text(text)}
+	call := actor.Call{To: c.By.ID(to.Name, in.Session), Left: timeout, Lane: in.Priority, Principal: r.by(c), Trace: r.Trace, Idempotency: r.Key, Workflow: in.Correlation, Parts: actor.Text(text)}
 	c.Address(&call, to, in.Session != "")
 	out.Run, out.Session = call.ID, call.To.Key
 	answer, err := c.Send(ctx, call, func(run actor.CallID) { out.Run = run })

@@ -579,11 +579,12 @@ func (e *encoder) filter(f *runs.Filter) {
 	e.Bool(f.Calls)
 	e.Bool(f.System)
 	e.Bool(f.Queued)
+	e.String(f.Workflow)
 }
 
 func (d *decoder) filter() runs.Filter {
 	return runs.Filter{Agent: d.text(), Session: d.text(), Status: d.status(), Since: d.time(), Until: d.time(),
-		Root: d.CallID(), Parent: d.CallID(), Calls: d.Bool(), System: d.Bool(), Queued: d.Bool()}
+		Root: d.CallID(), Parent: d.CallID(), Calls: d.Bool(), System: d.Bool(), Queued: d.Bool(), Workflow: d.text()}
 }
 
 func (e *encoder) summary(s *runs.Summary) {
