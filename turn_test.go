@@ -247,6 +247,41 @@ func TestTurnContinuesAfterRestart(t *testing.T) {
 	}
 }
 
+// A turn goes on after agent_call. The outcome comes back as a message of its session, over a restart of the server.
+func TestAgentCallComesBackAfterRestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	heard := make(chan string, 1)
+	asker := troupe.Agent{Name: "asker", Func: func(t *troupe.Turn) (string, error) {
+		if strings.HasPrefix(t.Message(), `{"kind":"skill_response"`) {
+			heard <- t.Session() + " " + t.Message()
+			return "heard", nil
+		}
+		pending, err := t.Tool("agent_call", map[string]any{"agent": "worker", "skill": "look"})
+		return string(pending), err
+	}}
+	worker := troupe.Agent{Name: "worker", Func: func(t *troupe.Turn) (string, error) {
+		b, err := t.Wait("go", time.Minute)
+		return "it is " + string(b), err
+	}}
+	s := open(t, dir, asker, worker)
+	var pending struct{ Status, TaskID string }
+	if r := call(t, s, "asker", "x", troupe.Session("s")); json.Unmarshal([]byte(r.Text), &pending) != nil || pending.Status != "pending" {
+		t.Fatalf("got %q", r.Text)
+	}
+	closeServer(t, s)
+	s = open(t, dir, asker, worker)
+	if err := s.Signal(t.Context(), pending.TaskID, "go", []byte("done")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-heard:
+		if !strings.HasPrefix(got, "s ") || !strings.Contains(got, `"taskId":"`+pending.TaskID+`"`) || !strings.Contains(got, `"output":"it is done"`) {
+			t.Errorf("got %s", got)
+		}
+	case <-t.Context().Done():
+	}
+}
+
 // A parked run continues once the former code is back, also if operations were open when it was
 // parked. Until then the log and the refusals have the reason.
 func TestParkedRunIsRetried(t *testing.T) {
