@@ -104,8 +104,8 @@ func (c *Checker) ungated(n *node, e *history.Event) bool {
 		if refuses || e.Status == actor.Failed && e.Reason == actor.Deadline {
 			return true // the timer of the client itself may have fired
 		}
-		if e.Status == 0 && r != nil && r.volatile && !r.ended {
-			return true // held: a volatile actor may reveal that it has admitted the call
+		if e.Status == 0 && r != nil && r.volatile {
+			return true // held: a volatile actor may reveal that it has admitted the call, and may have ended since
 		}
 		if r == nil {
 			cl := c.clients[clientKeyOf(e)]

@@ -228,6 +228,14 @@ func volatileCaller(durable bool) *historyBuilder {
 	return t.perform("n1", "respond", root)
 }
 
+// lateHeld: a run of the volatile actor is held. The message that says so reaches the client's node only after the
+// run has ended with a reply that depends on bob's log.
+func lateHeld() *historyBuilder {
+	t := volatileCaller(true)
+	t.nth(history.Perform, 0).Status = 0
+	return t
+}
+
 // volatileResend: the volatile actor resends its call, before or after it received durable data.
 func volatileResend(before bool) *historyBuilder {
 	t := volatileCaller(true)

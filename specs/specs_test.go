@@ -45,6 +45,7 @@ func TestMovedClockToleratesSkew(t *testing.T) {
 func TestValidHistoriesPass(t *testing.T) {
 	for name, builder := range map[string]*historyBuilder{
 		"complete call": completeCall(), "held call": heldCall(80 * time.Second), "crash of the caller": callerCrash(true), "volatile caller": volatileCaller(false), "moved actor": movedActor(), "dropped repeat": staleRepeat(),
+		"held message that a client reads after the end of a volatile run": lateHeld(),
 	} {
 		if _, v := check(testLimits(), builder.steps); v != nil {
 			t.Errorf("%s: %s", name, v)
