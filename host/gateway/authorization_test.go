@@ -127,6 +127,7 @@ func newAuthorization(t *testing.T, more ...actor.Definition) *authorization {
 	t.Cleanup(agent.Close)
 	t.Cleanup(func() { close(ended) })
 	m.prepare("POST", "/v1/agents/register", `{"agent_id":"outside","endpoint":"`+agent.URL+`","limits":{"invoke_timeout_ms":1800000}}`)
+	m.prepare("POST", "/v1/agents", `{"name":"writer","provides":[{"code":"DOC_GENERATE","description":"Writes a document."}]}`)
 	m.openStream("POST", "/v1/agents/outside/messages", `{"content":"x","timeout_ms":1800000,"session_id":"`+m.session+`"}`)
 	m.token = <-tokens
 	for _, policy := range []string{"require_approval", "block"} {
