@@ -19,7 +19,7 @@ import (
 // JSON behind the finish reason.
 //
 //  1. The deltas of a streamed answer are its events up to the one with a finish reason.
-//     Tail is that event and those behind it, or an answer that is not streamed. So the
+//     Tail is that event, what was held back before it, and those behind it, or an answer that is not streamed. So the
 //     outcome can be recorded before the client can act on it.
 //  2. Completion has no text and no tool calls.
 //  3. After a failure Tail is empty.
@@ -31,7 +31,8 @@ type ChatReader struct {
 	head    []byte  // white space before it
 	parser  *Parser // nil: the body is one JSON value
 	raw     []byte  // lines of the event that is being read
-	held    bool    // a CR was received last
+	hidden  heldEvents
+	held    bool // a CR was received last
 	body    []byte
 	tail    []byte
 	finish  Finish
@@ -43,7 +44,7 @@ type ChatReader struct {
 
 // restart begins the answer of the next attempt.
 func (r *ChatReader) restart(contentType string) (*ChatReader, *Failure) {
-	*r = ChatReader{name: r.name, secrets: r.secrets, added: r.added}
+	*r = ChatReader{name: r.name, secrets: r.secrets, added: r.added, hidden: heldEvents{mask: masker{secrets: r.secrets.long()}}}
 	if media := mediaType(contentType); !readableMedia(media) {
 		return nil, fail(Broken, actor.Unavailable, "%s answers with %q: want an event stream or JSON", r.name, r.secrets.quote(media, mediaBytesMax))
 	}
@@ -222,23 +223,15 @@ func (r *ChatReader) read(e runs.Frame, raw []byte) string {
 	if !ok || data == nil {
 		return ""
 	}
-	pass := func(b []byte) []byte {
-		if raw != nil && string(data) == e.Data {
-			return append(b, raw...)
-		}
-		event := runs.Frame{Name: e.Name, Data: string(data)}
-		if event.Check() != nil {
-			event.Name = ""
-		}
-		return event.Append(b)
-	}
+	event := heldEvent{frame: e, data: data, raw: raw}
 	if r.finish != NoFinish {
-		if r.tail = pass(r.tail); len(r.tail) > BodyBytesMax {
+		r.tail = append(append(r.tail, r.hidden.add(event)...), r.hidden.release()...)
+		if len(r.tail) > BodyBytesMax {
 			r.fail(fail(Refused, actor.ModelRejected, "%s: %d bytes follow the finish reason", r.name, len(r.tail)))
 		}
 		return ""
 	}
-	return string(pass(nil))
+	return string(r.hidden.add(event))
 }
 
 // readChunk reads one JSON value of the answer and returns what the client gets of it, nil

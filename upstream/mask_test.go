@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -61,6 +62,68 @@ func TestKeyOfModelIsMaskedInAnswers(t *testing.T) {
 	deltas, _ := maskedAnswer(t, maskedKey, []byte(`{"choices":[{"index":0,"message":{"content":"`+maskedKey+`"},"finish_reason":"stop"}]}`))
 	if deltas != "***" {
 		t.Errorf("one JSON value: %q", deltas)
+	}
+}
+
+// A request that is passed on shows the events of the model as they are, and its key in none of them,
+// however the answer is cut into pieces.
+func TestKeyOfModelIsMaskedInPassedOnStreams(t *testing.T) {
+	request, refusal := Model{URL: "http://models.example/v1", Key: maskedKey}.post([]byte("{}"))
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	for _, text := range []string{"the key is " + maskedKey + ", is it?", maskedKey + maskedKey, "sk-" + maskedKey, "no key, but it begins so: " + maskedKey[:20] + " and ends otherwise", "ends so: sk-Mas"} {
+		for cut := 1; cut <= 30; cut++ {
+			body := AppendStream(nil, Completion{Model: "m", Text: text, Finish: FinishStop}, cut)
+			for _, size := range []int{1, 7, len(body)} { // of what arrives at once
+				r := &ChatReader{name: "model m", secrets: request.secrets()}
+				if _, failure := r.restart("text/event-stream"); failure != nil {
+					t.Fatal(failure.Refusal)
+				}
+				var passed []byte
+				take := func(all []Delta, failure *Failure) {
+					t.Helper()
+					if failure != nil {
+						t.Fatal(failure.Refusal)
+					}
+					for _, d := range all {
+						passed = append(passed, d.Text...)
+					}
+				}
+				for part := range slices.Chunk(body, size) {
+					take(r.Decode(part))
+				}
+				take(r.End())
+				passed = append(passed, r.Tail()...)
+				if !strings.Contains(text, maskedKey) && string(passed) != string(body) {
+					t.Fatalf("%q in pieces of %d: the stream has changed to\n%s", text, cut, passed)
+				}
+				d, failure := NewModelDecoder("model m", &Prompt{}, nil, "text/event-stream")
+				if failure != nil {
+					t.Fatal(failure.Refusal)
+				}
+				take(d.Decode(passed))
+				if want := strings.ReplaceAll(text, maskedKey, "***"); d.Completion().Text != want || d.Completion().Finish != FinishStop {
+					t.Fatalf("pieces of %d, %d bytes at once: %q, want %q", cut, size, d.Completion().Text, want)
+				}
+			}
+		}
+	}
+}
+
+// The rest of a key may come with the finish reason.
+func TestKeyOfModelIsMaskedInItsLastEvent(t *testing.T) {
+	r := &ChatReader{name: "model m", secrets: Secrets{maskedKey}}
+	if _, failure := r.restart("text/event-stream"); failure != nil {
+		t.Fatal(failure.Refusal)
+	}
+	event := func(content, finish string) string {
+		return `data: {"choices":[{"index":0,"delta":{"content":"` + content + `"},"finish_reason":` + finish + "}]}\n\n"
+	}
+	all, failure := r.Decode([]byte(event("it is "+maskedKey[:10], "null") + event(maskedKey[10:]+".", `"stop"`) + "data: [DONE]\n\n"))
+	shown := fmt.Sprint(all) + string(r.Tail())
+	if failure != nil || !r.Done() || strings.Contains(shown, maskedKey[:10]) || strings.Contains(shown, maskedKey[10:]) || !strings.Contains(shown, "it is ***.") {
+		t.Errorf("%v: %s", failure, shown)
 	}
 }
 
