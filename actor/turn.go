@@ -209,7 +209,8 @@ type Capability struct {
 	Code        string // such as DOC_GENERATE
 	Description string
 	Timeout     Duration // of a request that names none; 0: that of any call
-	Output      string   // JSON Schema of the result; "": any object
+	Input       string   // JSON Schema of the inputs; "": any object
+	Output      string   // likewise of the result
 }
 
 // Definition is an agent: the behavior and settings of its actors. Hash identifies

@@ -55,7 +55,7 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 		case steps+1 >= t.spec.Limits.Steps: // the spec allows no further prompt, so tool results would be of no use
 			return EndRefused(actor.Refuse(actor.Budget, "%s: %d prompts in one turn without a final answer", t.modelName(), steps+1)), nil
 		}
-		uses := t.planToolUses(c.Calls)
+		uses := t.planToolUses(state.Request.Call.ID, c.Calls)
 		asks := pendingAsks(uses)
 		answers = answers[1:]
 		refused = refusedUses(uses)
@@ -157,9 +157,11 @@ type toolUse struct {
 	ask     actor.Ask
 	pending bool // the ask has to be issued
 	answer  actor.Answer
+
+	requestID string // of a request for a capability; "" for other tools
 }
 
-func (t modelLoop) planToolUses(calls []upstream.ToolCall) []toolUse {
+func (t modelLoop) planToolUses(run actor.CallID, calls []upstream.ToolCall) []toolUse {
 	uses := make([]toolUse, len(calls))
 	for i, call := range calls {
 		uses[i] = toolUse{call: call} // the next prompt has the name as the model spelled it
@@ -168,6 +170,9 @@ func (t modelLoop) planToolUses(calls []upstream.ToolCall) []toolUse {
 		uses[i].ask = t.toolAsk(call, input)
 		uses[i].answer.Refusal = t.checkPermitted(call, input)
 		uses[i].pending = uses[i].answer.Refusal == nil
+		if call.Name == tools.RequestCapability {
+			uses[i].requestID = tools.CapabilityRequestID(run, input)
+		}
 	}
 	return uses
 }
@@ -300,19 +305,16 @@ func firstRefusal(uses []toolUse) *actor.Refusal {
 // resultText returns the answer in the form that the model receives: that of a request for a capability as
 // a response of the contract, whatever its owner has answered.
 func (a toolUse) resultText() string {
-	if a.call.Name != tools.RequestCapability || !a.pending {
+	if a.requestID == "" || !a.pending {
 		return resultText(a.answer)
 	}
 	if r := a.answer.Refusal; r != nil {
-		refused := contract.Refused(a.call.ID, r)
+		refused := contract.Refused(a.requestID, r)
 		return string(refused.Encode())
 	}
-	response, broken := contract.DecodeResponse(contentOf(a.answer.Parts), a.call.ID, contract.DefaultLevels())
-	if broken != nil && broken.Field == "request_id" { // the owner has repeated that of its envelope
-		response, broken = contract.DecodeResponse(contentOf(a.answer.Parts), "", contract.DefaultLevels())
-	}
+	response, broken := contract.DecodeResponse(contentOf(a.answer.Parts), a.requestID, contract.DefaultLevels())
 	if broken != nil {
-		response = contract.Invalid(a.call.ID, broken)
+		response = contract.Invalid(a.requestID, broken)
 	}
 	response.Warnings = append(response.Warnings, a.answer.Warnings...)
 	return string(response.Encode())

@@ -172,7 +172,7 @@ func (s *Spec) Declaration() contract.Declaration {
 func (s *Spec) provided() (all []actor.Capability) {
 	for i := range s.Provides {
 		c := &s.Provides[i]
-		all = append(all, actor.Capability{Code: c.Code, Description: c.Description, Timeout: millis(c.TimeoutMS), Output: string(c.Output)})
+		all = append(all, actor.Capability{Code: c.Code, Description: c.Description, Timeout: millis(c.TimeoutMS), Input: string(c.Input), Output: string(c.Output)})
 	}
 	return all
 }

@@ -54,7 +54,7 @@ func TestInvalidProvides(t *testing.T) {
 		`"code":"anl"`:           "code: \"anl\": want three capitals such as ANL",
 		`"provides":{}`:          "provides: want a list of tables with code,",
 		`"provides":["ANL_NPV"]`: "provides: entry 1: want a table with code,",
-		`"provides":[{"code":"npv","description":"d"}]`:                                                                "provides: capability npv: code: want capitals",
+		`"provides":[{"code":"npv","description":"d"}]`:                                                                "provides: capability npv: code: want words of capitals",
 		`"provides":[{"code":"ANL_NPV"}]`:                                                                              "description: want 1 to",
 		`"provides":[{"code":7,"description":"d"}]`:                                                                    "provides: entry 1: code: want text",
 		`"provides":[{"descripton":"d"}]`:                                                                              "provides: entry 1: descripton: is unknown; did you mean description?",

@@ -149,7 +149,7 @@ func sameCapability(a, b *Capability) bool {
 func newRow(k *Capability) (*row, error) {
 	switch {
 	case !isCode(k.Code):
-		return nil, errors.New("code: want capitals, digits and '_' such as DOC_GENERATE")
+		return nil, errors.New("code: want words of capitals and digits joined by '_', at least two, such as DOC_GENERATE")
 	case k.Description == "" || len(k.Description) > descriptionBytesMax:
 		return nil, fmt.Errorf("description: want 1 to %d bytes", descriptionBytesMax)
 	case len(k.UserText) > userTextBytesMax || k.UserText != "" && !actor.IsLine(k.UserText):
@@ -254,7 +254,11 @@ func (r *row) checkInputs(inputs jsontext.Value) *Violation {
 	}
 	for _, name := range r.required {
 		if !slices.ContainsFunc(members, func(m member) bool { return m.name == name }) {
-			return violation(InputMissing, "inputs_json/"+name, "is missing")
+			v := violation(InputMissing, "inputs_json/"+name, "is missing")
+			if i := slices.IndexFunc(r.sentences, func(s fieldResult) bool { return s.field == name }); i >= 0 {
+				v.Rule, v.alone = r.sentences[i].sentence, true
+			}
+			return v
 		}
 	}
 	refusal := r.input.Check(inputs)

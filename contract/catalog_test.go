@@ -49,7 +49,7 @@ func TestDeclarations(t *testing.T) {
 		`agent "a b": only letters`:                                         {{"a b", "", nil}},
 		"agent a: capability ANL_NPV: is declared twice":                    {{"a", "", []Capability{npv(), npv()}}},
 		"agent b: capability ANL_NPV: agent a declares it otherwise":        {{"a", "", []Capability{npv()}}, {"b", "", []Capability{other}}},
-		"code: want capitals":                                               with(func(k *Capability) { k.Code = "npv" }),
+		"code: want words of capitals":                                      with(func(k *Capability) { k.Code = "npv" }),
 		"description: want 1 to":                                            with(func(k *Capability) { k.Description = "" }),
 		"user_text: want a line":                                            with(func(k *Capability) { k.UserText = "a\nb" }),
 		"version: want at most":                                             with(func(k *Capability) { k.Version = strings.Repeat("1", 65) }),

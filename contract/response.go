@@ -163,7 +163,7 @@ func Refused(id string, r *actor.Refusal) Response {
 	if r.Reason == actor.Deadline {
 		out.Status = TimedOut
 	}
-	out.Metadata.RetryAfter = r.RetryAfter
+	out.Metadata.RetryAfter, out.Metadata.Field = r.RetryAfter, r.Field
 	return out
 }
 

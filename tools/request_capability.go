@@ -98,13 +98,20 @@ func planRequestCapability(input []byte, ec ExecutionContext) (actor.Ask, *Resul
 	if refusal != nil {
 		return refuse(refusal)
 	}
+	if capability.Input != "" {
+		schema, err := NewObjectSchema(in.Code, capability.Input)
+		if err != nil { // the registry has accepted it
+			return refuse(actor.Refuse(actor.Unavailable, "%s: %v", in.Code, err))
+		}
+		if refusal := schema.Check(in.Inputs); refusal != nil {
+			refusal.Field = strings.TrimSuffix("inputs_json/"+refusal.Field, "/")
+			return refuse(refusal)
+		}
+	}
 	if in.Context == nil {
 		in.Context = jsontext.Value("{}")
 	}
 	timeout := cmp.Or(millis(in.Timeout), capability.Timeout)
-	id := fnv.New128a()
-	_, _ = id.Write(append(ec.Call.ID[:], input...))
-	digest := hex.EncodeToString(id.Sum(nil))
 	envelope, err := json.Marshal(struct {
 		Source     string         `json:"source_agent"`
 		Target     string         `json:"target_agent"`
@@ -115,7 +122,7 @@ func planRequestCapability(input []byte, ec ExecutionContext) (actor.Ask, *Resul
 		Inputs     jsontext.Value `json:"inputs_json"`
 		Context    jsontext.Value `json:"context,omitzero"`
 		Workflow   string         `json:"correlation_id,omitzero"`
-	}{ec.AgentID, owner.Name, in.Code, fmt.Sprintf("%s-%s-%s-%s-%s", digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:]),
+	}{ec.AgentID, owner.Name, in.Code, CapabilityRequestID(ec.Call.ID, input),
 		cmp.Or(in.Lane, "NORMAL"), timeout.Milliseconds(), in.Inputs, withSession(in.Context, ec.Call.To.Key), ec.Call.Workflow})
 	if err != nil {
 		return refuse(invalid(RequestCapability, "inputs_json", "want JSON"))
@@ -125,6 +132,14 @@ func planRequestCapability(input []byte, ec ExecutionContext) (actor.Ask, *Resul
 		message += "\n\n" + AnswerHint(capability.Output)
 	}
 	return ec.Dispatcher.InvokeWithTimeout(owner.Name, actor.HandleMessageFull, actor.Text(message), timeout), nil
+}
+
+// CapabilityRequestID returns the request_id of a request that a run makes with these arguments.
+func CapabilityRequestID(run actor.CallID, input []byte) string {
+	id := fnv.New128a()
+	_, _ = id.Write(append(run[:], input...))
+	digest := hex.EncodeToString(id.Sum(nil))
+	return fmt.Sprintf("%s-%s-%s-%s-%s", digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:])
 }
 
 // withSession returns a context with the session of the caller, which no caller chooses.

@@ -73,7 +73,7 @@ func (c *TasksListCmd) Run(s streams) error {
 			status += " for " + t.Waits.For + " " + t.Waits.ID
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Task, status, t.Asker, t.Agent, cmp.Or(t.Skill, "-"), t.Session,
-			time.UnixMilli(t.Start).Format(time.DateTime), time.Duration(t.Timeout)*time.Millisecond)
+			time.UnixMilli(t.Start).Format(time.DateTime), timeoutText(t.Timeout))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -82,6 +82,14 @@ func (c *TasksListCmd) Run(s streams) error {
 		_, err = fmt.Fprintln(s.out, "there are more")
 	}
 	return err
+}
+
+// timeoutText returns the time for which an asker waits, or "-" if it no longer does.
+func timeoutText(ms int64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return (time.Duration(ms) * time.Millisecond).String()
 }
 
 // TasksShowCmd shows a detached call.

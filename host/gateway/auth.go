@@ -159,7 +159,9 @@ func (s *Server) authorizeRun(token string) (*caller, *problem) {
 	run, id, invocation, r := ingress.ReadInvocationToken(s.config.Secret, token)
 	if r != nil {
 		p := unauthorized(r.Detail)
-		p.wrongKey = token != ""
+		if p.wrongKey = token != ""; !p.wrongKey {
+			p.Detail = "this request acts for a run: send the header x-run-token of its /invoke request, or the run in x-run-id with the key that registered its agent"
+		}
 		return nil, p
 	}
 	return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id, invocation: invocation, registrar: s.owners.of(s.node, id.Agent)}, nil

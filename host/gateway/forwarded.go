@@ -28,6 +28,13 @@ func (s forwardedRuns) authorize(ctx *fasthttp.RequestCtx) (*caller, *problem) {
 		return s.Server.authorize(h, ingress.ScopeCall, conn)
 	}
 	if text == "" && p == nil {
+		if r := ingress.CheckObject(ctx.PostBody()); r != nil { // it may be meant as a request of the contract
+			by, refused := s.Server.authorize(h, ingress.ScopeCall, conn)
+			if refused == nil {
+				refused = badRequest(r)
+			}
+			return by, refused
+		}
 		return s.authorizeRun("")
 	}
 	by, refused := s.Server.authorize(h, ingress.ScopeCall, conn)

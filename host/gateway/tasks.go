@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -25,9 +26,9 @@ type taskView struct {
 	Task    string `json:"taskId"`
 	Asker   string `json:"asker"`
 	Session string `json:"session_id"`
-	Start   int64  `json:"startTime"` // in ms since 1970
-	Timeout int64  `json:"timeout"`   // in ms
-	Status  string `json:"status"`    // pending, waiting for a person, or late
+	Start   int64  `json:"startTime"`        // in ms since 1970
+	Timeout int64  `json:"timeout,omitzero"` // in ms; of one that is late it has passed
+	Status  string `json:"status"`           // pending, waiting for a person, or late
 	Waits   *struct {
 		For string `json:"for"`
 		ID  string `json:"id,omitzero"`
@@ -39,7 +40,7 @@ func newTaskView(t *command.Task) taskView {
 		Start: int64(t.At) / int64(time.Millisecond), Timeout: t.Left.Milliseconds(), Status: "pending"}
 	switch {
 	case t.Late:
-		v.Status = "late"
+		v.Status, v.Timeout = "late", 0
 	case t.Waits != "":
 		v.Status = "waiting"
 		v.Waits = &struct {
@@ -119,11 +120,18 @@ func (s taskRoutes) get(ctx *fasthttp.RequestCtx) {
 		Session  string         `json:"session_id"`
 		Status   string         `json:"status"`
 		Start    string         `json:"started_at,omitzero"`
+		Pending  *taskView      `json:"pending,omitzero"` // what the list has of it
 		Response jsontext.Value `json:"response,omitzero"`
 	}{Task: id.String(), Agent: found.Owner.Actor.Agent, Session: found.Owner.Actor.Key, Status: "pending", Start: formatOptional(record.Started)}
+	if pending, err := lookup(s.server, callerOf(ctx), command.TasksQuery{}); err == nil {
+		if i := slices.IndexFunc(pending.All, func(t command.Task) bool { return t.Call == id }); i >= 0 {
+			view := newTaskView(&pending.All[i])
+			out.Pending, out.Status = &view, view.Status
+		}
+	}
 	switch {
 	case !record.Status.Ended():
-		if record.Status == runs.PausedWaitingApproval {
+		if record.Status == runs.PausedWaitingApproval && out.Pending == nil {
 			out.Status = "waiting"
 		}
 	case record.Refusal != nil:

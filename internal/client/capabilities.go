@@ -210,15 +210,18 @@ func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agen
 // addPartial adds to the response of a run whose time ran out what it had produced. Text that is no result of
 // the capability is in its events only.
 func (c *Client) addPartial(ctx context.Context, out *Fulfilled, catalog *contract.Catalog, code string) {
+	r := &out.Response
 	p, err := c.Partial(ctx, out.Run)
-	if err != nil || p.IsZero() {
+	if err != nil {
 		return
 	}
-	r := &out.Response
+	if len(p.Incomplete) == 0 {
+		r.Metadata.Incomplete, r.Warnings = []string{code}, append(r.Warnings, code+" was not completed in time")
+	}
 	for _, agent := range p.Incomplete {
 		r.Warnings = append(r.Warnings, "the part of "+agent+" was not completed")
 	}
-	r.Metadata.Incomplete = p.Incomplete
+	r.Metadata.Incomplete = append(r.Metadata.Incomplete, p.Incomplete...)
 	if p.Text == "" {
 		return
 	}
