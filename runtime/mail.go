@@ -359,7 +359,7 @@ func (m mail) queue() (all []*store.Run) {
 		return nil
 	}
 	for _, run := range m.act.journal.Runs {
-		if isDelivered(&run.Call) && m.act.turn(run.Call.ID) == nil {
+		if isDelivered(&run.Call) && !run.Started() && m.act.turn(run.Call.ID) == nil {
 			all = append(all, run)
 		}
 	}
