@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // admittedMax bounds the callers that are remembered. A request that finds no room is authorized
@@ -21,29 +23,35 @@ const admittedMax = 256
 type admitted struct {
 	seed  maphash.Seed
 	slots [admittedMax]struct {
-		mu   sync.Mutex
-		head *fasthttp.RequestHeader
-		by   *caller
+		mu    sync.Mutex
+		head  *fasthttp.RequestHeader
+		by    *caller
+		scope ingress.Scope // for which by was authorized
 	}
 }
 
-// put remembers the caller of a request; nil if its route has to authorize it.
-func (a *admitted) put(h *fasthttp.RequestHeader, by *caller) {
+// put remembers the caller of a request and the scope for which it was authorized. Without a scope it
+// remembers none, and the route authorizes the request.
+func (a *admitted) put(h *fasthttp.RequestHeader, by *caller, scope ingress.Scope) {
+	if scope == "" || scope == scopePublic {
+		by = nil
+	}
 	slot := &a.slots[maphash.Comparable(a.seed, h)%admittedMax]
 	slot.mu.Lock()
-	slot.head, slot.by = h, by
+	slot.head, slot.by, slot.scope = h, by, scope
 	slot.mu.Unlock()
 }
 
-// take returns the caller of a request with a body once, or nil. The key of the caller was valid when
+// take returns the caller of a request with a body once, if it was authorized for the scope of its
+// route, or nil. The key of the caller was valid when
 // the head arrived.
-func (a *admitted) take(h *fasthttp.RequestHeader) (by *caller) {
+func (a *admitted) take(h *fasthttp.RequestHeader, scope ingress.Scope) (by *caller) {
 	if h.ContentLength() <= 0 {
 		return nil
 	}
 	slot := &a.slots[maphash.Comparable(a.seed, h)%admittedMax]
 	slot.mu.Lock()
-	if slot.head == h {
+	if slot.head == h && slot.scope == scope {
 		by, slot.by = slot.by, nil
 	}
 	slot.mu.Unlock()

@@ -22,22 +22,44 @@ func TestAdmittedCallerIsOfOneRequest(t *testing.T) {
 	h.SetContentLength(5)
 	other.SetContentLength(5)
 	by := &caller{}
-	a.put(&h, by)
-	if a.take(&other) != nil {
+	a.put(&h, by, ingress.ScopeCall)
+	if a.take(&other, ingress.ScopeCall) != nil {
 		t.Error("the caller of another request is taken")
 	}
-	if a.take(&h) != by || a.take(&h) != nil {
+	if a.take(&h, ingress.ScopeCall) != by || a.take(&h, ingress.ScopeCall) != nil {
 		t.Error("the caller is not taken once")
 	}
-	a.put(&h, by)
-	a.put(&h, nil)
-	if a.take(&h) != nil {
+	a.put(&h, by, ingress.ScopeCall)
+	if a.take(&h, ingress.ScopeAdmin) != nil {
+		t.Error("the caller is taken for another scope")
+	}
+	a.put(&h, by, scopePublic)
+	if a.take(&h, scopePublic) != nil {
+		t.Error("a caller of any request is taken")
+	}
+	a.put(&h, by, "")
+	if a.take(&h, ingress.ScopeCall) != nil {
 		t.Error("the caller of the former request is taken")
 	}
-	a.put(&h, by) // its body never arrives, and the next request has none
+	a.put(&h, by, ingress.ScopeCall) // its body never arrives, and the next request has none
 	h.SetContentLength(0)
-	if a.take(&h) != nil {
+	if a.take(&h, ingress.ScopeCall) != nil {
 		t.Error("a request without a body takes the caller of the former one")
+	}
+}
+
+// A path that the table of scopes does not know may have a route: there the request is authorized as
+// without a body.
+func TestRightsOfPathsWithColon(t *testing.T) {
+	d := startGateway(t)
+	agents, reader := d.newUser(`"scopes":["agents"]`), d.newUser(`"user":"bob","scopes":["read"]`)
+	if status, body := agents.do("POST", "/v1/agents/register", `{"agent_id":"ext1","endpoint":"http://127.0.0.1:1","name":"w:x"}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	for _, path := range []string{"/v1/agents/w:x/messages", "/v1/sessions/a:b/messages", "/v1/agents/ext1/messages"} {
+		if status, body := reader.do("POST", path, `{"content":"hi","role":"user","agent_id":"ext1"}`, userHeader, "alice"); status != 403 {
+			t.Errorf("%s: %d %s, want 403", path, status, body)
+		}
 	}
 }
 

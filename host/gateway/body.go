@@ -116,12 +116,8 @@ func (s bodyAdmission) admit(h *fasthttp.RequestHeader, n int, owner bool) bool 
 	if n > bodyMax(h) {
 		return false
 	}
-	by, p := s.validateBeforeBody(h, owner)
-	if owner { // its client may present a key, as whose holder it acts then
-		s.admitted.put(h, nil)
-	} else {
-		s.admitted.put(h, by)
-	}
+	by, scope, p := s.validateBeforeBody(h, owner)
+	s.admitted.put(h, by, scope)
 	if p != nil || n <= bodyFree {
 		return p == nil
 	}

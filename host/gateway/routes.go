@@ -282,7 +282,7 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 			c, p = forwardedRuns{s}.authorize(ctx)
 		} else if !hasRunToken(h) && r.isOfSession() && len(h.PeekAll(runHeader)) > 0 {
 			c, p = authorizeSession(s, ctx, r.scope)
-		} else if c = s.admitted.take(h); c == nil {
+		} else if c = s.admitted.take(h, r.scope); c == nil {
 			c, p = s.authorize(h, r.scope, ctx.Conn())
 		} else if c.Key != "" && !s.config.Keys.Valid(c.Key) { // revoked while the body arrived
 			p = invalidKey()

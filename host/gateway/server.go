@@ -271,7 +271,7 @@ func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	p := invalid(http.StatusBadRequest, "", "malformed request")
 	refused := s.bodies.release(&ctx.Request.Header)
 	if refused == nil && len(ctx.Request.Header.RawHeaders()) > 0 { // the head was received completely
-		_, refused = s.validateBeforeBody(&ctx.Request.Header, isOwner(ctx.Conn()))
+		_, _, refused = s.validateBeforeBody(&ctx.Request.Header, isOwner(ctx.Conn()))
 	}
 	switch {
 	case refused != nil:

@@ -5,6 +5,7 @@ package gateway
 import (
 	"bytes"
 	"fmt"
+	"github.com/troupe-run/troupe/ingress"
 	"net"
 	"net/http"
 	"slices"
@@ -47,22 +48,30 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 // validateBeforeBody validates the head before the body is read, and checks the scope of
 // the route. It returns the caller. No memory is allocated for the body of a request that
 // it refuses.
-func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader, owner bool) (*caller, *problem) {
+//
+// The scope is that for which the caller is authorized. It is empty if the route has to authorize the
+// request: the table knows no such path, the client is the owner of the data folder, who may present a
+// key as whose holder he acts then, or the body may name a run.
+func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader, owner bool) (by *caller, scope ingress.Scope, p *problem) {
 	if p, _ := s.validateHead(h); p != nil {
-		return nil, p
+		return nil, "", p
 	}
 	path, _, _ := bytes.Cut(h.RequestURI(), questionMark)
 	scope, known := s.table.scope(h.Method(), path)
 	switch {
 	case owner:
-		return &ownerCaller, nil
+		return &ownerCaller, "", nil
 	case !known && (s.onLoopback.Load() && !s.config.KeysRequired || s.hasCredential(h)): // no such path
-		return &publicCaller, nil
+		return &publicCaller, "", nil
+	case !known:
+		by, p = s.authorize(h, scope, nil)
+		return by, "", p
+	case scope == scopeRunToken && !hasRunToken(h):
+		by, p = forwardedRuns{s}.authorizeHead(h)
+		return by, "", p
 	}
-	if scope == scopeRunToken && !hasRunToken(h) {
-		return forwardedRuns{s}.authorizeHead(h)
-	}
-	return s.authorize(h, scope, nil)
+	by, p = s.authorize(h, scope, nil)
+	return by, scope, p
 }
 
 // headerReceived configures how fasthttp reads the body, once the head has
