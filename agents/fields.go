@@ -134,7 +134,7 @@ func specOf(members []member) (Spec, error) {
 }
 
 // newSpecOf builds a new spec from the members of a source. It refuses a reserved name, a name of
-// mixed scripts, and a name or description of which a reader sees something else than its characters. Specs
+// mixed scripts, schemas that cannot be compiled, and a name or description of which a reader sees something else than its characters. Specs
 // stored by earlier versions may have them, so specOf does not check it.
 func newSpecOf(members []member) (Spec, error) {
 	s, err := specOf(members)
@@ -155,6 +155,9 @@ func newSpecOf(members []member) (Spec, error) {
 	}
 	if err := actor.CheckUnreserved(s.ID); err != nil {
 		report(idField, err.Error())
+	}
+	for _, p := range s.checkDeclaration() {
+		report(p.Field, p.Text)
 	}
 	if err := actor.CheckUnreserved(s.Name); err != nil && s.Name != s.ID {
 		report("name", err.Error())
@@ -200,7 +203,6 @@ func (s *Spec) missingFields() (problems Problems) {
 	if err := s.RetryPolicy().Check("retry_attempts", "retry_delay_ms", "retry_delay_max_ms", "retry_time_ms"); err != nil {
 		problems = append(problems, Problem{Field: "limits", Text: err.Error()})
 	}
-	problems = append(problems, s.checkDeclaration()...)
 	if s.Kind == KindExternal && s.Endpoint == "" {
 		problems = append(problems, Problem{Field: "endpoint", Text: `is missing; want the URL of the agent, like endpoint = "http://127.0.0.1:9001"`})
 	}

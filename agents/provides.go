@@ -194,30 +194,44 @@ func (s *Spec) checkDeclaration() (problems Problems) {
 	return problems
 }
 
-// conflict returns a refusal if the spec declares a code or a capability of another agent otherwise
-// than that one.
+// conflict returns a refusal if the spec contradicts another agent: its code is the ID or the name of that
+// one or the other way round, which would take its requests, or it declares a capability of that one
+// otherwise. Schemas are compared as text: compiling those of all agents would block the cell.
 func (r registryState) conflict(s *Spec) *actor.Refusal {
-	if s.Code == "" && len(s.Provides) == 0 {
-		return nil
+	refuse := func(field, format string, args ...any) *actor.Refusal {
+		refusal := actor.Refuse(actor.Rejected, format, args...)
+		refusal.Field = field
+		return refusal
 	}
 	for _, item := range r.items {
 		id, isAgent := AgentOf(item)
 		if !isAgent || id == s.ID {
 			continue
 		}
-		var record agentRecord
-		if json.Unmarshal(item.Value, &record) != nil {
-			continue
-		}
-		other, err := ReadJSON(record.Spec)
-		if err != nil || other.Code == "" && len(other.Provides) == 0 {
-			continue
-		}
-		if _, err := contract.NewCatalog([]contract.Declaration{other.Declaration(), s.Declaration()}); err != nil {
-			refusal := actor.Refuse(actor.Rejected, "%s", strings.TrimPrefix(err.Error(), "agent "+s.ID+": "))
-			refusal.Field = providesField
-			return refusal
+		other, exists := r.agent(id)
+		switch {
+		case !exists:
+		case s.Code != "" && s.Code == other.Code:
+			return refuse("code", "code %s belongs to agent %s", s.Code, id)
+		case s.Code != "" && (s.Code == id || s.Code == other.Name):
+			return refuse("code", "code %s is the name of agent %s", s.Code, id)
+		case other.Code != "" && (other.Code == s.ID || other.Code == s.Name):
+			return refuse("name", "%s is the code of agent %s", other.Code, id)
+		default:
+			for i := range s.Provides {
+				for k := range other.Provides {
+					if a, b := &s.Provides[i], &other.Provides[k]; a.Code == b.Code && !a.alike(b) {
+						return refuse(providesField, "capability %s: agent %s declares it otherwise; owners of one capability share its schemas, version and texts", a.Code, id)
+					}
+				}
+			}
 		}
 	}
 	return nil
+}
+
+// alike reports whether two agents may own a capability that they declare so.
+func (c *Capability) alike(d *Capability) bool {
+	return c.Version == d.Version && c.TimeoutMS == d.TimeoutMS && c.Description == d.Description && c.UserText == d.UserText &&
+		string(c.Input) == string(d.Input) && string(c.Output) == string(d.Output)
 }

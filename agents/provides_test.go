@@ -65,7 +65,7 @@ func TestInvalidProvides(t *testing.T) {
 		`"provides":[{"code":"A_B","description":"d"},{"code":"A_B","description":"d"}]`:                               "is declared twice",
 		`"provides":[` + strings.Repeat(`{},`, ProvidesMax) + `{}]`:                                                    "33 entries, at most 32 allowed",
 	} {
-		_, err := ReadJSON([]byte(`{"name":"a",` + json + `}`))
+		_, err := readNewJSON([]byte(`{"name":"a",` + json + `}`))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.100s: got %v, want %s", json, err, want)
 		}

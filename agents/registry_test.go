@@ -391,14 +391,20 @@ func TestProvidesConflict(t *testing.T) {
 	const npv = `"provides":[{"code":"ANL_NPV","description":"A value."}]`
 	f.mustApply(agents.OpPut, `{"name":"first","code":"ANL",`+npv+`}`)
 	f.mustApply(agents.OpPut, `{"name":"second",`+npv+`}`)
-	for body, want := range map[string]string{
-		`{"name":"third","code":"ANL"}`: "code ANL belongs to agent first",
-		`{"name":"third","provides":[{"code":"ANL_NPV","description":"Another value."}]}`:   "agent first declares it otherwise",
-		`{"name":"second","provides":[{"code":"ANL_NPV","description":"d","version":"2"}]}`: "agent first declares it otherwise",
+	for _, c := range []struct{ body, field, want string }{
+		{`{"name":"third","code":"ANL"}`, "code", "code ANL belongs to agent first"},
+		{`{"name":"ANL"}`, "name", "ANL is the code of agent first"},
+		{`{"agent_id":"other","name":"ANL"}`, "name", "ANL is the code of agent first"},
+		{`{"name":"third","provides":[{"code":"ANL_NPV","description":"Another value."}]}`, "provides", "agent first declares it otherwise"},
+		{`{"name":"second","provides":[{"code":"ANL_NPV","description":"d","version":"2"}]}`, "provides", "agent first declares it otherwise"},
 	} {
-		if r := f.apply(agents.OpPut, body).Refusal; r == nil || r.Reason != actor.Rejected || !strings.Contains(r.Detail, want) || r.Field != "provides" {
-			t.Errorf("%s: got %v, want %s", body, r, want)
+		if r := f.apply(agents.OpPut, c.body).Refusal; r == nil || r.Reason != actor.Rejected || !strings.Contains(r.Detail, c.want) || r.Field != c.field {
+			t.Errorf("%s: got %v, want %s", c.body, r, c.want)
 		}
+	}
+	f.mustApply(agents.OpPut, `{"name":"DOC"}`)
+	if r := f.apply(agents.OpPut, `{"name":"third","code":"DOC"}`).Refusal; r == nil || !strings.Contains(r.Detail, "code DOC is the name of agent DOC") {
+		t.Errorf("%v", r)
 	}
 	f.mustApply(agents.OpDelete, `{"agent_id":"second"}`)
 	f.mustApply(agents.OpPut, `{"name":"first","provides":[{"code":"ANL_NPV","description":"Another value."}]}`)

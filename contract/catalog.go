@@ -54,6 +54,8 @@ const anyObject = `{"type":"object"}`
 type Catalog struct {
 	rows  []row      // in order of their codes
 	codes []codeName // in order of the codes of agents
+
+	former []*Catalog // while it is built
 }
 
 // row is a capability with its owners.
@@ -78,8 +80,11 @@ type fieldResult struct{ field, sentence string }
 
 // NewCatalog returns the catalog of what agents declare. Agents may own the same capability if they
 // declare it alike; a code belongs to one agent.
-func NewCatalog(all []Declaration) (*Catalog, error) {
-	c := &Catalog{}
+//
+// Schemas that a former catalog has compiled are not compiled again.
+func NewCatalog(all []Declaration, former ...*Catalog) (*Catalog, error) {
+	c := &Catalog{former: former}
+	defer func() { c.former = nil }()
 	for _, d := range all {
 		if err := actor.CheckName(d.Agent); err != nil {
 			return nil, fmt.Errorf("agent %w", err)
@@ -124,7 +129,7 @@ func (c *Catalog) add(agent string, k *Capability) error {
 	if len(c.rows) == CapabilitiesMax {
 		return fmt.Errorf("exceeds the maximum of %d capabilities", CapabilitiesMax)
 	}
-	r, err := newRow(k)
+	r, err := c.compiled(k)
 	if err != nil {
 		return err
 	}
@@ -143,6 +148,20 @@ func hashOf(text string) uint64 {
 
 func sameCapability(a, b *Capability) bool {
 	return a.Input == b.Input && a.Output == b.Output && a.Version == b.Version && a.Timeout == b.Timeout && a.Description == b.Description && a.UserText == b.UserText
+}
+
+// compiled returns the row of a capability, with the schemas of a former catalog if they are the same.
+func (c *Catalog) compiled(k *Capability) (*row, error) {
+	for _, f := range c.former {
+		if f == nil {
+			continue
+		}
+		if r := f.row(k.Code); r != nil && sameCapability(&r.Capability, k) && string(r.Example) == string(k.Example) {
+			again := *r
+			return &again, nil
+		}
+	}
+	return newRow(k)
 }
 
 // newRow checks a capability and compiles its schemas.
@@ -214,9 +233,17 @@ func (c *Catalog) Find(code string) (*Capability, *Violation) {
 	return &r.Capability, nil
 }
 
-func (c *Catalog) find(code string) (*row, *Violation) {
+// row returns the row of a capability, or nil.
+func (c *Catalog) row(code string) *row {
 	if i, ok := slices.BinarySearchFunc(c.rows, code, func(r row, code string) int { return strings.Compare(r.Code, code) }); ok {
-		return &c.rows[i], nil
+		return &c.rows[i]
+	}
+	return nil
+}
+
+func (c *Catalog) find(code string) (*row, *Violation) {
+	if r := c.row(code); r != nil {
+		return r, nil
 	}
 	names := make([]string, len(c.rows))
 	for i := range c.rows {

@@ -307,10 +307,34 @@ func strictObject(v jsontext.Value) jsontext.Value {
 		return nil
 	}
 	v = jsontext.Value(strings.ToValidUTF8(string(v), "\uFFFD"))
-	if !v.IsValid() {
+	if !v.IsValid() || depthOf(v) > depthMax {
 		return nil
 	}
 	return v
+}
+
+// depthMax bounds the nesting of what an agent answers. Envelopes and messages that carry it nest deeper,
+// and no JSON may exceed 10,000 levels.
+const depthMax = 1000
+
+// depthOf returns how deep valid JSON nests.
+func depthOf(v jsontext.Value) (deepest int) {
+	depth, quoted := 0, false
+	for i := 0; i < len(v); i++ {
+		switch c := v[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return deepest
 }
 
 // readCode returns an error code in its form, or "" if the text cannot be brought into it.

@@ -87,3 +87,20 @@ func TestLongOutputIsCut(t *testing.T) {
 		}
 	}
 }
+
+// JSON that nests so deep that no message can carry it is a text. An envelope of it is no response.
+func TestDeepAnswers(t *testing.T) {
+	for _, depth := range []int{depthMax - 1, depthMax, 9998, 9999} {
+		answer := `{"a":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}`
+		r := ReadSkill(answer)
+		if r.Encode(actor.CallID{}); (r.Output.Kind() == '{') != (depth < depthMax) {
+			t.Errorf("depth %d: %.20s", depth, r.Output)
+		}
+		response, broken := DecodeResponse(answer, "r", DefaultLevels())
+		if broken == nil {
+			response.Encode()
+		} else if depth < depthMax {
+			t.Error(broken)
+		}
+	}
+}

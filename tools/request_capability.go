@@ -123,7 +123,7 @@ func planRequestCapability(input []byte, ec ExecutionContext) (actor.Ask, *Resul
 		Context    jsontext.Value `json:"context,omitzero"`
 		Workflow   string         `json:"correlation_id,omitzero"`
 	}{ec.AgentID, owner.Name, in.Code, CapabilityRequestID(ec.Call.ID, input),
-		cmp.Or(in.Lane, "NORMAL"), timeout.Milliseconds(), in.Inputs, withSession(in.Context, ec.Call.To.Key), ec.Call.Workflow})
+		cmp.Or(in.Lane, "NORMAL"), timeout.Milliseconds(), in.Inputs, ownContext(in.Context, &ec.Call), ec.Call.Workflow})
 	if err != nil {
 		return refuse(invalid(RequestCapability, "inputs_json", "want JSON"))
 	}
@@ -142,17 +142,19 @@ func CapabilityRequestID(run actor.CallID, input []byte) string {
 	return fmt.Sprintf("%s-%s-%s-%s-%s", digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:])
 }
 
-// withSession returns a context with the session of the caller, which no caller chooses.
-func withSession(context jsontext.Value, session string) jsontext.Value {
+// ownContext returns a context with the session and the user of the caller, which no caller chooses.
+func ownContext(context jsontext.Value, call *actor.Call) jsontext.Value {
 	var members map[string]jsontext.Value
 	if json.Unmarshal(context, &members) != nil {
 		return nil
 	}
-	name, err := json.Marshal(session)
-	if err != nil {
-		return nil
+	for _, own := range [...]struct{ name, text string }{{"session_id", call.To.Key}, {"user_id", call.Principal}} {
+		value, err := json.Marshal(own.text)
+		if err != nil {
+			return nil
+		}
+		members[own.name] = value
 	}
-	members["session_id"] = name
 	out, err := json.Marshal(members, json.Deterministic(true))
 	if err != nil {
 		return nil

@@ -155,7 +155,7 @@ func (s capabilityRoutes) fulfil(ctx *fasthttp.RequestCtx) {
 		s.server.respondError(ctx, err)
 		return
 	}
-	if !out.Run.IsZero() {
+	if _, err := s.server.runOwner(from, out.Run); err == nil { // otherwise it was refused before it had one
 		ctx.Response.Header.Set(runHeader, out.Run.String())
 		ctx.Response.Header.Set(sessionHeader, out.Session)
 	}

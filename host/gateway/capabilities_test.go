@@ -274,12 +274,12 @@ func TestCapabilityRequestOfModel(t *testing.T) {
 		return body
 	}
 	a.answers <- `{"npv":24156.72}`
-	if body := use(`{"capability_code":"ANL_NPV",` + npvInputs + `,"context":{"budget":"low","session_id":"forged"}}`); !strings.Contains(body, `\"status\":\"SUCCESS\"`) || !strings.Contains(body, "24156.72") {
+	if body := use(`{"capability_code":"ANL_NPV",` + npvInputs + `,"context":{"budget":"low","session_id":"forged","user_id":"bob"}}`); !strings.Contains(body, `\"status\":\"SUCCESS\"`) || !strings.Contains(body, "24156.72") {
 		t.Errorf("%s", body)
 	}
 	message := <-a.got
 	r, broken := contract.DecodeRequest([]byte(message))
-	if broken != nil || r.Source != "planner" || r.Target != "analyst" || r.Session != "s-7" || !strings.Contains(string(r.Context), `"budget":"low"`) {
+	if broken != nil || r.Source != "planner" || r.Target != "analyst" || r.Session != "s-7" || r.User == "bob" || !strings.Contains(string(r.Context), `"budget":"low"`) {
 		t.Errorf("%v: the agent gets %s", broken, message)
 	}
 	for arguments, want := range map[string]string{

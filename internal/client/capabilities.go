@@ -49,13 +49,13 @@ func (k *Capabilities) Catalog(all []command.Agent) *contract.Catalog {
 	}
 	hash := actor.HashOf(content)
 	if k.catalog == nil || hash != k.hash {
-		k.catalog = catalogOf(all)
+		k.catalog = catalogOf(all, k.catalog)
 	}
 	k.of, k.hash = all, hash
 	return k.catalog
 }
 
-func catalogOf(all []command.Agent) *contract.Catalog {
+func catalogOf(all []command.Agent, former *contract.Catalog) *contract.Catalog {
 	var declared []contract.Declaration
 	for i := range all {
 		if all[i].System || !strings.Contains(string(all[i].Spec), `"provides"`) && !strings.Contains(string(all[i].Spec), `"code"`) {
@@ -65,9 +65,9 @@ func catalogOf(all []command.Agent) *contract.Catalog {
 			declared = append(declared, spec.Declaration())
 		}
 	}
-	catalog, err := contract.NewCatalog(declared)
+	catalog, err := contract.NewCatalog(declared, former)
 	for n := 1; err != nil && n <= len(declared); { // the registry refuses contradictions, earlier versions did not
-		if catalog, err = contract.NewCatalog(declared[:n]); err != nil {
+		if catalog, err = contract.NewCatalog(declared[:n], former); err != nil {
 			declared = slices.Delete(declared, n-1, n)
 			continue
 		}
