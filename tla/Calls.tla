@@ -393,8 +393,9 @@ Matters(m) == IF m.k \in {"req", "cancel"} THEN srv[m.c].st # "done" ELSE Pendin
 Sight == <<[c \in Ids |-> [call[c] EXCEPT !.out = ""]], [c \in Ids |-> [srv[c] EXCEPT !.res = ""]],
            {m \in net : Matters(m)}, flt>>
 
-\* A constraint for models of every kind of fault: one of them happens.
-OneFault == flt.giveup + flt.hold + flt.dup + flt.drop + flt.crash <= 1
+\* A constraint for models of every kind of fault: one client and one fault, or two clients and none.
+ClientAndFault == flt.giveup + flt.hold + flt.dup + flt.drop + flt.crash
+                    + Cardinality({r \in Used : call[r].par = 0}) <= 2
 
 \* Only timers and restarts are fair. Messages may never arrive.
 Timers   == WF_vars(Tick) /\ (\A c \in Ids : WF_vars(Expire(c)) /\ WF_vars(Abort(c)))
