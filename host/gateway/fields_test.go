@@ -33,7 +33,7 @@ func TestFieldErrors(t *testing.T) {
 		{"POST", "/v1/runs/0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55:cancel", `{"why":1}`, "why", "is unknown: want none"},
 		{"GET", "/v1/runs?limt=3", "", "limt", "did you mean limit?"},
 		{"GET", "/v1/runs?agent_d=a", "", "agent_d", "did you mean agent_id?"},
-		{"GET", "/v1/runs?name=a", "", "name", "is unknown; want limit, cursor, user, agent_id, session_id, status, since, until, root_run_id, parent_run_id, system"},
+		{"GET", "/v1/runs?name=a", "", "name", "is unknown; want limit, cursor, user, agent_id, session_id, status, since, until, root_run_id, parent_run_id, correlation_id, system"},
 		{"GET", "/v1/runs?limit=201", "", "limit", "at most 200, got 201"},
 		{"GET", "/v1/runs?limit=1&limit=2", "", "limit", "is a duplicate"},
 		{"GET", "/v1/runs?limit=x", "", "limit", "non-negative"},
