@@ -170,12 +170,26 @@ func (j *exchangeJudge) arrived(a *judgedAttempt) {
 		}
 	}
 	switch {
-	case complete <= len(j.pieces):
+	case complete <= len(j.pieces), mayBeginSecret(a.conn.request, s.pieces[len(j.pieces):complete]):
 	case j.pieces == "":
 		j.due = j.now()
 	case j.due == 0:
 		j.due = j.now().Add(promisedPieceDelayMax)
 	}
+}
+
+// maskedMin is the length from which a key is masked in answers.
+const maskedMin = 16
+
+// mayBeginSecret reports whether the end of an answer may be the beginning of a key of its request. It is
+// held back until that is known, so that no key is passed on in pieces.
+func mayBeginSecret(r upstream.Request, end string) bool {
+	for _, secret := range secretsOf(r) {
+		if len(secret) >= maskedMin && len(end) < len(secret) && strings.EqualFold(secret[:len(end)], end) {
+			return true
+		}
+	}
+	return false
 }
 
 // op checks an operation of the exchange. A Send is checked before its connection
