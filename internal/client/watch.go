@@ -58,7 +58,7 @@ func (c *Client) Watch(ends <-chan struct{}) *Watch {
 	return &Watch{client: c, ends: ends, wake: make(chan struct{}, 1), stops: map[Subject]func(){}}
 }
 
-// Close ends all subscriptions.
+// Close ends all subscriptions. It may be called from any goroutine, also during a Wait.
 func (w *Watch) Close() {
 	w.mu.Lock()
 	stops := w.stops
@@ -69,9 +69,6 @@ func (w *Watch) Close() {
 	}
 	for _, stop := range stops {
 		stop()
-	}
-	if w.timer != nil {
-		w.timer.Stop()
 	}
 }
 
