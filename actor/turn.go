@@ -206,11 +206,13 @@ const (
 
 // Capability is what an agent does for others under the contract between agents.
 type Capability struct {
-	Code        string // such as DOC_GENERATE
-	Description string
-	Timeout     Duration // of a request that names none; 0: that of any call
-	Input       string   // JSON Schema of the inputs; "": any object
-	Output      string   // likewise of the result
+	Code          string // such as DOC_GENERATE
+	Input, Output string // JSON Schemas of inputs_json and result_json; "": any object
+	Version       string
+	Timeout       Duration // of a request that names none; 0: contract.TimeoutDefault
+	Description   string   // for agents
+	UserText      string   // for users: what is done, and what it adds; no code of an agent or a capability
+	Example       []byte   // of inputs_json, as JSON; nil: none
 }
 
 // Definition is an agent: the behavior and settings of its actors. Hash identifies

@@ -21,7 +21,7 @@ const ProvidesMax = 32
 
 const providesField = "provides"
 
-// Capability is what an agent does for others: see contract.Capability. The schemas and the example
+// Capability is what an agent does for others: see actor.Capability. The schemas and the example
 // are JSON objects.
 type Capability struct {
 	Code        string         `json:"code"`
@@ -159,20 +159,15 @@ func readObject(v jsontext.Value) (jsontext.Value, error) {
 
 // Declaration returns what the agent declares for the catalog of capabilities.
 func (s *Spec) Declaration() contract.Declaration {
-	d := contract.Declaration{Agent: s.ID, Code: s.Code}
-	for i := range s.Provides {
-		c := &s.Provides[i]
-		d.Capabilities = append(d.Capabilities, contract.Capability{Code: c.Code, Description: c.Description, Version: c.Version, UserText: c.UserText,
-			Timeout: millis(c.TimeoutMS), Input: string(c.Input), Output: string(c.Output), Example: c.Example})
-	}
-	return d
+	return contract.Declaration{Agent: s.ID, Code: s.Code, Capabilities: s.provided()}
 }
 
-// provided returns what the agent does for others, as its definition has it.
+// provided returns the capabilities of the agent.
 func (s *Spec) provided() (all []actor.Capability) {
 	for i := range s.Provides {
 		c := &s.Provides[i]
-		all = append(all, actor.Capability{Code: c.Code, Description: c.Description, Timeout: millis(c.TimeoutMS), Input: string(c.Input), Output: string(c.Output)})
+		all = append(all, actor.Capability{Code: c.Code, Input: string(c.Input), Output: string(c.Output), Version: c.Version, Timeout: millis(c.TimeoutMS),
+			Description: c.Description, UserText: c.UserText, Example: c.Example})
 	}
 	return all
 }

@@ -19,22 +19,11 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Capability is what an agent can do for others.
-type Capability struct {
-	Code          string // such as DOC_GENERATE
-	Input, Output string // JSON Schemas of inputs_json and result_json; "": any object
-	Version       string
-	Timeout       actor.Duration // of a request that names none; 0: TimeoutDefault
-	Description   string         // for agents
-	UserText      string         // for users: what is done, and what it adds; no code of an agent or a capability
-	Example       jsontext.Value // of inputs_json; nil: none
-}
-
 // Declaration is what an agent declares of itself.
 type Declaration struct {
 	Agent        string // its ID
 	Code         string // its code, such as ANL; "": none
-	Capabilities []Capability
+	Capabilities []actor.Capability
 }
 
 // Bounds of a catalog.
@@ -60,7 +49,7 @@ type Catalog struct {
 
 // row is a capability with its owners.
 type row struct {
-	Capability
+	actor.Capability
 	owners        []owner // in order of their IDs
 	input, output *tools.ObjectSchema
 	required      []string      // names of required inputs
@@ -112,7 +101,7 @@ func isAgentCode(text string) bool {
 	return len(text) == 3 && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
-func (c *Catalog) add(agent string, k *Capability) error {
+func (c *Catalog) add(agent string, k *actor.Capability) error {
 	i, known := slices.BinarySearchFunc(c.rows, k.Code, func(r row, code string) int { return strings.Compare(r.Code, code) })
 	if known {
 		r := &c.rows[i]
@@ -146,12 +135,12 @@ func hashOf(text string) uint64 {
 	return h.Sum64()
 }
 
-func sameCapability(a, b *Capability) bool {
+func sameCapability(a, b *actor.Capability) bool {
 	return a.Input == b.Input && a.Output == b.Output && a.Version == b.Version && a.Timeout == b.Timeout && a.Description == b.Description && a.UserText == b.UserText
 }
 
 // compiled returns the row of a capability, with the schemas of a former catalog if they are the same.
-func (c *Catalog) compiled(k *Capability) (*row, error) {
+func (c *Catalog) compiled(k *actor.Capability) (*row, error) {
 	for _, f := range c.former {
 		if f == nil {
 			continue
@@ -165,7 +154,7 @@ func (c *Catalog) compiled(k *Capability) (*row, error) {
 }
 
 // newRow checks a capability and compiles its schemas.
-func newRow(k *Capability) (*row, error) {
+func newRow(k *actor.Capability) (*row, error) {
 	switch {
 	case !isCode(k.Code):
 		return nil, errors.New("code: want words of capitals and digits joined by '_', at least two, such as DOC_GENERATE")
@@ -225,7 +214,7 @@ func readHints(schema jsontext.Value) (required []string, sentences []fieldResul
 }
 
 // Find returns a capability, or a refusal that names what is near.
-func (c *Catalog) Find(code string) (*Capability, *Violation) {
+func (c *Catalog) Find(code string) (*actor.Capability, *Violation) {
 	r, v := c.find(code)
 	if v != nil {
 		return nil, v
@@ -320,8 +309,8 @@ func (c *Catalog) CheckResult(code string, r *Response) *Violation {
 	return nil
 }
 
-// TimeoutOf returns the timeout of a request for the capability.
-func (k *Capability) TimeoutOf(r *Request) actor.Duration {
+// TimeoutFor returns the timeout of the request for a capability.
+func (r *Request) TimeoutFor(k *actor.Capability) actor.Duration {
 	return cmp.Or(r.Timeout, k.Timeout, TimeoutDefault)
 }
 
@@ -400,7 +389,7 @@ func (c *Catalog) Route(target, code, session string, state State) (Choice, *Vio
 
 // Listed is a capability with its owners.
 type Listed struct {
-	Capability
+	actor.Capability
 	Owners []string // IDs of agents, in order
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 // npv is the capability of the examples.
-func npv() Capability {
-	return Capability{Code: "ANL_NPV", Version: "1.0", Description: "Net present value of cash flows.", UserText: "the financial implications",
+func npv() actor.Capability {
+	return actor.Capability{Code: "ANL_NPV", Version: "1.0", Description: "Net present value of cash flows.", UserText: "the financial implications",
 		Input: `{"type":"object","required":["cash_flows","discount_rate"],"properties":{
 			"cash_flows":{"type":"array","items":{"type":"number"},"minItems":2,
 				"x-error-message":"Cash flows array must contain at least two values (initial investment and one return period)"},
@@ -35,31 +35,31 @@ func catalog(t *testing.T, all ...Declaration) *Catalog {
 }
 
 func TestDeclarations(t *testing.T) {
-	with := func(change func(*Capability)) []Declaration {
+	with := func(change func(*actor.Capability)) []Declaration {
 		k := npv()
 		change(&k)
-		return []Declaration{{"analyst", "ANL", []Capability{k}}}
+		return []Declaration{{"analyst", "ANL", []actor.Capability{k}}}
 	}
 	other := npv()
 	other.Version = "2.0"
 	for want, all := range map[string][]Declaration{
-		"":                                     {{"analyst", "ANL", []Capability{npv()}}, {"second", "", []Capability{npv()}}, {"idle", "ORC", nil}},
+		"":                                     {{"analyst", "ANL", []actor.Capability{npv()}}, {"second", "", []actor.Capability{npv()}}, {"idle", "ORC", nil}},
 		"agent b: code ANL belongs to agent a": {{"a", "ANL", nil}, {"b", "ANL", nil}},
 		`agent a: code "anl": want three capitals`:                          {{"a", "anl", nil}},
 		`agent "a b": only letters`:                                         {{"a b", "", nil}},
-		"agent a: capability ANL_NPV: is declared twice":                    {{"a", "", []Capability{npv(), npv()}}},
-		"agent b: capability ANL_NPV: agent a declares it otherwise":        {{"a", "", []Capability{npv()}}, {"b", "", []Capability{other}}},
-		"code: want words of capitals":                                      with(func(k *Capability) { k.Code = "npv" }),
-		"description: want 1 to":                                            with(func(k *Capability) { k.Description = "" }),
-		"user_text: want a line":                                            with(func(k *Capability) { k.UserText = "a\nb" }),
-		"version: want at most":                                             with(func(k *Capability) { k.Version = strings.Repeat("1", 65) }),
-		"timeout_ms: want 1 to":                                             with(func(k *Capability) { k.Timeout = 25 * time.Hour }),
-		"input schema: want the JSON schema of an object":                   with(func(k *Capability) { k.Input = `{"type":"array"}` }),
-		"input schema: a $ref leads back to the subschema that contains it": with(func(k *Capability) { k.Input = `{"type":"object","properties":{"next":{"$ref":"#"}}}` }),
-		"output schema: a $ref leads back":                                  with(func(k *Capability) { k.Output = `{"type":"object","properties":{"next":{"$ref":"#"}}}` }),
-		"input schema: want the JSON schema of an object: ":                 with(func(k *Capability) { k.Input = `{"type":"object","$ref":"file:///etc/passwd"}` }),
-		"example: inputs_json/discount_rate: is missing":                    with(func(k *Capability) { k.Example = jsontext.Value(`{"cash_flows":[1,2]}`) }),
-		"example: Cash flows array must contain at least two values (":      with(func(k *Capability) { k.Example = jsontext.Value(`{"cash_flows":[1],"discount_rate":0}`) }),
+		"agent a: capability ANL_NPV: is declared twice":                    {{"a", "", []actor.Capability{npv(), npv()}}},
+		"agent b: capability ANL_NPV: agent a declares it otherwise":        {{"a", "", []actor.Capability{npv()}}, {"b", "", []actor.Capability{other}}},
+		"code: want words of capitals":                                      with(func(k *actor.Capability) { k.Code = "npv" }),
+		"description: want 1 to":                                            with(func(k *actor.Capability) { k.Description = "" }),
+		"user_text: want a line":                                            with(func(k *actor.Capability) { k.UserText = "a\nb" }),
+		"version: want at most":                                             with(func(k *actor.Capability) { k.Version = strings.Repeat("1", 65) }),
+		"timeout_ms: want 1 to":                                             with(func(k *actor.Capability) { k.Timeout = 25 * time.Hour }),
+		"input schema: want the JSON schema of an object":                   with(func(k *actor.Capability) { k.Input = `{"type":"array"}` }),
+		"input schema: a $ref leads back to the subschema that contains it": with(func(k *actor.Capability) { k.Input = `{"type":"object","properties":{"next":{"$ref":"#"}}}` }),
+		"output schema: a $ref leads back":                                  with(func(k *actor.Capability) { k.Output = `{"type":"object","properties":{"next":{"$ref":"#"}}}` }),
+		"input schema: want the JSON schema of an object: ":                 with(func(k *actor.Capability) { k.Input = `{"type":"object","$ref":"file:///etc/passwd"}` }),
+		"example: inputs_json/discount_rate: is missing":                    with(func(k *actor.Capability) { k.Example = jsontext.Value(`{"cash_flows":[1,2]}`) }),
+		"example: Cash flows array must contain at least two values (":      with(func(k *actor.Capability) { k.Example = jsontext.Value(`{"cash_flows":[1],"discount_rate":0}`) }),
 	} {
 		_, err := NewCatalog(all)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -70,7 +70,7 @@ func TestDeclarations(t *testing.T) {
 
 // The error of the example comes out to the letter.
 func TestInputsAndResultsFitTheirSchemas(t *testing.T) {
-	c := catalog(t, Declaration{"analyst", "ANL", []Capability{npv(), {Code: "ANL_FREE", Description: "d"}}})
+	c := catalog(t, Declaration{"analyst", "ANL", []actor.Capability{npv(), {Code: "ANL_FREE", Description: "d"}}})
 	in, _ := DecodeRequest(readExample(t, "request"))
 	if v := c.CheckInputs("ANL_NPV", in.Inputs); v != nil {
 		t.Errorf("the inputs of the example: %v", v)
@@ -105,7 +105,7 @@ func TestInputsAndResultsFitTheirSchemas(t *testing.T) {
 }
 
 func TestUnknownCapabilityNamesNearOnes(t *testing.T) {
-	c := catalog(t, Declaration{"a", "", []Capability{{Code: "DOC_GENERATE", Description: "d"}, {Code: "DOC_GENERATOR", Description: "d"}, {Code: "ANL_NPV", Description: "d"}}})
+	c := catalog(t, Declaration{"a", "", []actor.Capability{{Code: "DOC_GENERATE", Description: "d"}, {Code: "DOC_GENERATOR", Description: "d"}, {Code: "ANL_NPV", Description: "d"}}})
 	for code, want := range map[string]string{
 		"DOC_GENERAT": "did you mean DOC_GENERATE or DOC_GENERATOR?",
 		"XYZ_UNKNOWN": "XYZ_UNKNOWN is no registered capability",
@@ -119,18 +119,18 @@ func TestUnknownCapabilityNamesNearOnes(t *testing.T) {
 	if v != nil || k.Code != "ANL_NPV" {
 		t.Error(k, v)
 	}
-	if got := k.TimeoutOf(&Request{}); got != TimeoutDefault {
+	if got := (&Request{}).TimeoutFor(k); got != TimeoutDefault {
 		t.Errorf("got the timeout %v", got)
 	}
-	slow := Capability{Timeout: time.Hour}
-	if got, given := slow.TimeoutOf(&Request{}), slow.TimeoutOf(&Request{Timeout: time.Second}); got != time.Hour || given != time.Second {
+	slow := actor.Capability{Timeout: time.Hour}
+	if got, given := (&Request{}).TimeoutFor(&slow), (&Request{Timeout: time.Second}).TimeoutFor(&slow); got != time.Hour || given != time.Second {
 		t.Errorf("got the timeouts %v and %v", got, given)
 	}
 }
 
 func TestRoutes(t *testing.T) {
-	k := []Capability{{Code: "DOC_GENERATE", Description: "d"}}
-	c := catalog(t, Declaration{"a", "AAA", k}, Declaration{"b", "BBB", k}, Declaration{"c", "", k}, Declaration{"other", "OTH", []Capability{{Code: "OTH_ONE", Description: "d"}}})
+	k := []actor.Capability{{Code: "DOC_GENERATE", Description: "d"}}
+	c := catalog(t, Declaration{"a", "AAA", k}, Declaration{"b", "BBB", k}, Declaration{"c", "", k}, Declaration{"other", "OTH", []actor.Capability{{Code: "OTH_ONE", Description: "d"}}})
 	open := actor.RefuseUnavailable(4*time.Second, "circuit open")
 	later := actor.RefuseUnavailable(9*time.Second, "circuit open")
 	for name, test := range map[string]struct {
@@ -172,7 +172,7 @@ func TestTiesStayWithTheirSession(t *testing.T) {
 	owners := func(n int) *Catalog {
 		var all []Declaration
 		for i := range n {
-			all = append(all, Declaration{fmt.Sprintf("agent-%d", i), "", []Capability{{Code: "DOC_GENERATE", Description: "d"}}})
+			all = append(all, Declaration{fmt.Sprintf("agent-%d", i), "", []actor.Capability{{Code: "DOC_GENERATE", Description: "d"}}})
 		}
 		return catalog(t, all...)
 	}
@@ -208,7 +208,7 @@ func BenchmarkRoute(b *testing.B) {
 	for i := range 1000 {
 		agent := fmt.Sprintf("agent-%d", i)
 		loads[agent] = i % 3
-		all = append(all, Declaration{agent, "", []Capability{{Code: fmt.Sprintf("CAP_%d", i%100), Description: "d"}}})
+		all = append(all, Declaration{agent, "", []actor.Capability{{Code: fmt.Sprintf("CAP_%d", i%100), Description: "d"}}})
 	}
 	c, err := NewCatalog(all)
 	if err != nil {

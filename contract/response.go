@@ -153,7 +153,7 @@ func encodeMembers(all []member) jsontext.Value {
 }
 
 // AnswerHint tells an agent that does not know the contract, such as a model, how to answer a request.
-func AnswerHint(k *Capability) string {
+func AnswerHint(k *actor.Capability) string {
 	return tools.AnswerHint(k.Output)
 }
 

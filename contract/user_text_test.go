@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // team is a catalog with the nine codes and some capabilities.
@@ -17,9 +19,9 @@ func team(t *testing.T) *Catalog {
 		d := Declaration{Agent: strings.ToLower(code), Code: code}
 		switch code {
 		case "ANL":
-			d.Capabilities = []Capability{npv()}
+			d.Capabilities = []actor.Capability{npv()}
 		case "DOC":
-			d.Capabilities = []Capability{{Code: "DOC_GENERATE", Description: "d"}}
+			d.Capabilities = []actor.Capability{{Code: "DOC_GENERATE", Description: "d"}}
 		}
 		all = append(all, d)
 	}

@@ -44,7 +44,7 @@ func newCapabilityView(c *contract.Listed) capabilityView {
 		}
 		return jsontext.Value(text)
 	}
-	return capabilityView{c.Code, c.Owners, c.Description, c.Version, c.TimeoutOf(&contract.Request{}).Milliseconds(), c.UserText, schema(c.Input), schema(c.Output), c.Example}
+	return capabilityView{c.Code, c.Owners, c.Description, c.Version, (&contract.Request{}).TimeoutFor(&c.Capability).Milliseconds(), c.UserText, schema(c.Input), schema(c.Output), jsontext.Value(c.Example)}
 }
 
 // list answers with the capabilities in order of their codes.

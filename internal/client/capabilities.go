@@ -149,7 +149,7 @@ func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agen
 	if broken == nil {
 		broken = c.checkSource(catalog, all, in)
 	}
-	var capability *contract.Capability
+	var capability *actor.Capability
 	if broken == nil {
 		capability, broken = catalog.Find(in.Capability)
 	}
@@ -274,12 +274,12 @@ func (c *Client) checkSource(catalog *contract.Catalog, all []command.Agent, in 
 }
 
 // deliverEnvelope gives a request to an agent, and waits for its answer.
-func (c *Client) deliverEnvelope(ctx context.Context, to *command.Agent, capability *contract.Capability, in *Envelope, r *Request, out *Fulfilled) (command.Answer, error) {
+func (c *Client) deliverEnvelope(ctx context.Context, to *command.Agent, capability *actor.Capability, in *Envelope, r *Request, out *Fulfilled) (command.Answer, error) {
 	text := string(in.Encode())
 	if to.Kind == actor.Declared { // its model does not know the contract
 		text += "\n\n" + contract.AnswerHint(capability)
 	}
-	timeout := capability.TimeoutOf(&in.Request)
+	timeout := in.TimeoutFor(capability)
 	if !in.Run.IsZero() {
 		call := signals.New(in.Actor, in.Run, signals.CallAgent{Agent: to.Name, Message: text, TimeoutMS: timeout.Milliseconds()})
 		call.Lane = in.Priority

@@ -39,11 +39,10 @@ type Watch struct {
 	client *Client
 	ends   <-chan struct{}
 
-	subject  Subject         // followed without a goroutine
-	updates  <-chan struct{} // of subject; nil if it has none
-	appended bool            // subject may have new events that its user was not told of
+	updates  <-chan struct{} // of the main subject, which needs no goroutine; nil if there is none
+	appended bool            // the main subject may have new events that its user was not told of
 	back     <-chan struct{} // the node is back; nil unless it is away
-	poll     bool            // subject cannot be followed, and is read again and again
+	poll     bool            // the main subject cannot be followed, and is read again and again
 	checked  time.Time       // last look at the key
 	timer    *time.Timer
 
@@ -77,7 +76,7 @@ func (w *Watch) Close() {
 func (w *Watch) Follow(s Subject) error {
 	updates, stop, err := w.subscribe(s)
 	if err == nil {
-		w.subject, w.updates = s, updates
+		w.updates = updates
 		w.keep(s, stop)
 	}
 	return err
