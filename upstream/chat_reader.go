@@ -14,13 +14,13 @@ import (
 )
 
 // ChatReader reads the answer to a Chat while it is passed on. It removes a usage that the client
-// has not asked for, and what stock clients fail on: comments, also those that became data, because
-// some clients take a comment and the empty line behind it for an event without data; and what is no
-// JSON behind the finish reason.
+// has not asked for. It also removes two things on which stock clients fail: text after the finish
+// reason that is no JSON, and comments, because some clients read a comment and the empty line after it as an
+// event without data. Comments that a server sent as data are removed too.
 //
-//  1. The deltas of a streamed answer are its events up to the one with a finish reason.
-//     Tail is that event, what was held back before it, and those behind it, or an answer that is not streamed. So the
-//     outcome can be recorded before the client can act on it.
+//  1. The deltas of a streamed answer are its events before the one with a finish reason. The Tail begins
+//     with that event, after text that was held back until then. The Tail of an answer that is not streamed is
+//     the whole answer. The outcome can therefore be recorded before the client can act on it.
 //  2. Completion has no text and no tool calls.
 //  3. After a failure Tail is empty.
 type ChatReader struct {

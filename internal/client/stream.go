@@ -12,9 +12,9 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Stream delivers the events of a run, and of the runs below it if it is one of a tree. It subscribes
-// and reads for an ingress.Stream. Its user takes what is to be written, and passes on how much of it
-// was taken, until End is set:
+// Stream delivers the events of a run, or of a run and all runs below it. It makes the subscriptions and
+// reads of an ingress.Stream. Its user writes Unwritten to the reader and reports the bytes that were
+// written with the input Wrote, until End is set:
 //
 //	for err := s.Start(); s.End == nil; {
 //		… if err != nil, or if there is something to write
@@ -109,7 +109,7 @@ func (s *Stream) Advance(ctx context.Context) error {
 	return nil
 }
 
-// readEvents performs the outstanding read, which a failed one stays.
+// readEvents performs the outstanding read. After an error the read is still outstanding.
 func (s *Stream) readEvents() error {
 	if s.failed != nil {
 		return s.failed

@@ -29,7 +29,7 @@ const (
 )
 
 // storageShares keeps one user from filling the disk for all: while space is scarce, a user who has more than
-// half of what is stored starts no new work. Otherwise the disk is for whoever needs it.
+// half of what is stored starts no new work. While there is space, nobody is limited.
 type storageShares struct {
 	read   func() (disk.Usage, error)
 	now    func() time.Time
