@@ -75,15 +75,16 @@ func (c *Checker) perform(e *history.Event) {
 	case "listen", "hear", "revoke":
 		c.observeStream(e)
 	case "tool", "work", "model", "invoke":
-		r, attempt := c.runs[e.Call], effect{e.Step, e.Attempt, e.Index}
+		r := c.runs[e.Call]
 		if r == nil {
 			return
 		}
-		if slices.Contains(r.performed, attempt) {
+		attempt := effect{e.Step, e.Attempt, e.Index, r.actor.activations}
+		if slices.ContainsFunc(r.performed, func(o effect) bool { return o.sameAsk(attempt) && o.attempt == attempt.attempt }) {
 			c.fail(EffectOncePerAttempt, "%s performs %s %d.%d of run %s again as attempt %d", r.actor.id, e.What, e.Step, e.Index, r.id, e.Attempt)
 			return
 		}
-		if e.Why == Once && slices.ContainsFunc(r.performed, func(o effect) bool { return o.step == attempt.step && o.index == attempt.index }) {
+		if e.Why == Once && slices.ContainsFunc(r.performed, func(o effect) bool { return o.sameAsk(attempt) && !r.mayInvokeAgain(o, e) }) {
 			c.fail(EffectOncePerAttempt, "%s performs %s %d.%d of run %s again, which must not be repeated", r.actor.id, e.What, e.Step, e.Index, r.id)
 			return
 		}
@@ -92,6 +93,13 @@ func (c *Checker) perform(e *history.Event) {
 		}
 		r.performed = append(r.performed, attempt)
 	}
+}
+
+// mayInvokeAgain reports whether an invocation that must not be repeated may be attempted again after
+// an earlier attempt: the agent has not begun it, and the activation that made the attempt has
+// received its answer. A later activation cannot know whether the agent has begun.
+func (r *run) mayInvokeAgain(earlier effect, e *history.Event) bool {
+	return e.What == "invoke" && earlier.activation == r.actor.activations && !r.external(e).begun
 }
 
 // ungated reports whether an effect depends on no log entry. The effect is then a refusal of a

@@ -83,7 +83,7 @@ var all = []Spec{
 	{Structured, "Every open call has an open turn that waits for it: a turn ends only in a step that cancels its open calls."},
 	{NoWorkPastDeadline, "No turn starts, no call is made and no request is sent without time left."},
 	{AckedIsDurable, "Decisions of an actor are appended to the log in the same step, and whatever leaves the node is durable there."},
-	{EffectOncePerAttempt, "A call is admitted once. Each attempt of an effect is performed at most once, and an effect that must not be repeated at most once in total."},
+	{EffectOncePerAttempt, "A call is admitted once. Each attempt of an effect is performed at most once, and an effect that must not be repeated at most once in total. An invocation is performed once its agent has begun it."},
 	{ExpireOnlyWhenDue, "A call expires only after its clock has run for its whole time left."},
 	{StartsOnlyKnown, "Only actors of existing agents are called and have turns."},
 	{NoPhantomRefusal, "A call is refused to break a wait cycle only if all waits of the cycle existed at one instant while it was queued."},

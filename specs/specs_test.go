@@ -342,6 +342,34 @@ func TestLostVolatileRunMayStillAct(t *testing.T) {
 	}
 }
 
+// An external agent that has not begun an invocation may be invoked again by the same activation,
+// for example at the address of a new registration, even if it must not be repeated.
+func TestUnbegunInvocationMoves(t *testing.T) {
+	invoke := func(b *historyBuilder, attempt uint32) {
+		b.step("n1", 0, history.Event{Kind: history.Perform, What: "invoke", Why: Once, Call: root, Step: 1, Attempt: attempt})
+	}
+	for name, test := range map[string]struct {
+		between func(*historyBuilder)
+		spec    string
+	}{
+		"never left":            {func(*historyBuilder) {}, ""},
+		"agent not reached":     {func(b *historyBuilder) { b.external("try", 1, 1) }, ""},
+		"agent has begun":       {func(b *historyBuilder) { b.external("try", 1, 1).external("act", 1, 1) }, EffectOncePerAttempt},
+		"by a later activation": {func(b *historyBuilder) { b.crash("n1").step("n1", 0, activate(alice)) }, EffectOncePerAttempt},
+	} {
+		b := newHistory()
+		b.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
+			history.Event{Kind: history.Ask, What: "invoke", Actor: alice, Parent: root, Step: 1})
+		b.sync("n1")
+		invoke(b, 1)
+		test.between(b)
+		invoke(b, 2)
+		if _, v := check(testLimits(), b.steps); specOf(v) != test.spec {
+			t.Errorf("%s: %v, want %q", name, v, test.spec)
+		}
+	}
+}
+
 // A volatile actor that has moved restarts its attempt numbers. Its former owner may still retry
 // under the same number.
 func TestFormerOwnerMayStillRetry(t *testing.T) {

@@ -86,7 +86,10 @@ type ask struct {
 type effect struct {
 	step, attempt uint32
 	index         uint16
+	activation    int // activation of the actor that performed it
 }
+
+func (e effect) sameAsk(o effect) bool { return e.step == o.step && e.index == o.index }
 
 // client is a client call at the node that will respond to it.
 type client struct {
