@@ -47,6 +47,7 @@ func Scopes() []Scope { return []Scope{ScopeCall, ScopeRead, ScopeAgents, ScopeO
 // Bounds of keys.
 const (
 	KeyNameBytesMax = 80
+	KeyAgentsMax    = 16 // agents that a limited key names
 
 	keyIDBytes     = 8
 	keySecretBytes = 32
@@ -72,6 +73,10 @@ type Key struct {
 	// for User.
 	ActAsUser bool
 
+	// Agents are the only agents that requests with the key call and find, without duplicates and
+	// in order; all if empty. What these agents call in turn is their own.
+	Agents []string
+
 	CreatedBy    string // user that created the key; empty for a key of an earlier version
 	CreatedByKey string // ID of that user's key, if any
 }
@@ -88,6 +93,8 @@ type keyRecord struct {
 	Expires string  `json:"expires_at,omitzero"`
 	By      string  `json:"created_by,omitzero"`
 	ByKey   string  `json:"created_by_key_id,omitzero"`
+
+	Agents []string `json:"agents,omitempty"`
 }
 
 // NewKey returns a new key and the text that its holder presents: "troupe_", the
@@ -134,6 +141,37 @@ func (k *Key) Check() *actor.Refusal {
 	}
 	if len(k.Scopes) == 0 || !slices.Equal(k.Scopes, sortScopes(k.Scopes)) {
 		return invalid("scopes", "want some of %v, without duplicates", Scopes())
+	}
+	return checkKeyAgents(k.Agents, k.Scopes)
+}
+
+// LimitTo limits the key to agents, in any order.
+func (k *Key) LimitTo(agents []string) *actor.Refusal {
+	k.Agents = slices.Compact(slices.Sorted(slices.Values(agents)))
+	if len(k.Agents) != len(agents) {
+		return invalid("agents", "contains a duplicate")
+	}
+	return k.Check()
+}
+
+// checkKeyAgents checks the agents to which a key is limited. The scopes that reach beyond calls and
+// reads would lift the limit: their holder could make an agent or a key of its own.
+func checkKeyAgents(agents []string, scopes []Scope) *actor.Refusal {
+	if len(agents) > KeyAgentsMax {
+		return invalid("agents", "%d names, at most %d allowed", len(agents), KeyAgentsMax)
+	}
+	for i, name := range agents {
+		if err := actor.CheckName(name); err != nil {
+			return invalid("agents", "%v", err)
+		}
+		if i > 0 && agents[i-1] >= name {
+			return invalid("agents", "want names in order, without duplicates")
+		}
+	}
+	for _, s := range scopes {
+		if len(agents) > 0 && s != ScopeCall && s != ScopeRead {
+			return invalid("scopes", "a key that is limited to agents has no scope but %s and %s, and this one asks for %s", ScopeCall, ScopeRead, s)
+		}
 	}
 	return nil
 }
@@ -204,7 +242,7 @@ func ScopeNames(scopes []Scope) []string {
 func (k *Key) Encode() []byte {
 	out := keyRecord{ID: k.ID, Name: k.Name, User: k.User, ActAs: k.ActAsUser, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
 	out.Created, out.Expires = formatTime(k.Created), formatTime(k.Expires)
-	out.By, out.ByKey = k.CreatedBy, k.CreatedByKey
+	out.By, out.ByKey, out.Agents = k.CreatedBy, k.CreatedByKey, k.Agents
 	return invariant.Must(json.Marshal(out))
 }
 
@@ -215,7 +253,7 @@ func DecodeKey(b []byte) (k Key, err error) {
 		return Key{}, fmt.Errorf("API key: %w", err)
 	}
 	k.ID, k.Name, k.User, k.ActAsUser, k.Scopes = in.ID, in.Name, in.User, in.ActAs, in.Scopes
-	k.CreatedBy, k.CreatedByKey = in.By, in.ByKey
+	k.CreatedBy, k.CreatedByKey, k.Agents = in.By, in.ByKey, in.Agents
 	if r := k.Check(); r != nil {
 		return Key{}, fmt.Errorf("API key %.40q: %w", in.ID, r)
 	}

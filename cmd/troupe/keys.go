@@ -59,6 +59,7 @@ type key struct {
 	Expired  bool     `json:"expired,omitzero"`
 	By       string   `json:"created_by,omitzero"`
 	ByKey    string   `json:"created_by_key_id,omitzero"`
+	Agents   []string `json:"agents,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -69,6 +70,7 @@ type KeysCreateCmd struct {
 	User    string        `help:"User that the key acts for, at most 256 bytes; several keys may share one. Users do not see each other's runs and sessions; all keys without a user share theirs."`
 	ActAs   bool          `name:"act-as-user" help:"Each request with the key may name the user that it acts for, in the header X-User-Id or the field user_id of a message: for a service that has authenticated its users."`
 	Scope   []string      `enum:"call,read,agents,operator,admin" help:"Permission: call (send messages; signal, cancel; decide about tool calls), read (runs, events), agents (create, register, delete; ask models), operator (with read and call: those of other users; tools; metrics), admin (all of these, and keys). Repeatable; default: admin for the first key if it has no --user, else call and read."`
+	Agent   []string      `placeholder:"NAME" help:"Call and find this agent only; what it calls in turn is its own. Repeatable, with the scopes call and read only; default: all agents."`
 	Expires time.Duration `help:"Validity, for example 720h; unlimited if absent."`
 	JSON    bool          `help:"Print JSON."`
 }
@@ -85,6 +87,7 @@ Examples:
   troupe keys create --name ci --scope call --scope read --expires 720h
   troupe keys create --user alice@example.com
   troupe keys create --act-as-user --name chat-app
+  troupe keys create --act-as-user --name website --agent front
   TROUPE_KEY=$(troupe keys create --data data) troupe runs list`
 }
 
@@ -99,7 +102,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 	}
 	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.Data, c.Node, true) }, func(k keyStore) error {
 		first := c.User != "" && hasNoUsers(k)
-		made, err := k.create(newKey{c.Name, c.User, c.ActAs, c.Scope, expires})
+		made, err := k.create(newKey{c.Name, c.User, c.ActAs, c.Scope, c.Agent, expires})
 		if err != nil {
 			return err
 		}
@@ -191,6 +194,9 @@ func (c *KeysListCmd) Run(s streams) error {
 			if k.ActAs {
 				user += ", any user"
 			}
+			if len(k.Agents) > 0 {
+				user += ", only " + strings.Join(k.Agents, " ")
+			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, strings.Join(k.Scopes, ","), k.Created, until, user, k.Name)
 		}
 		return w.Flush()
@@ -245,6 +251,7 @@ type newKey struct {
 	name, user string
 	actAs      bool
 	scopes     []string // empty: the default
+	agents     []string // empty: all
 	expires    actor.Time
 }
 
@@ -301,8 +308,9 @@ func (k serverKeys) create(n newKey) (made key, err error) {
 		User    string   `json:"user,omitzero"`
 		ActAs   bool     `json:"act_as_user,omitzero"`
 		Scopes  []string `json:"scopes,omitempty"`
+		Agents  []string `json:"agents,omitempty"`
 		Expires string   `json:"expires_at,omitzero"`
-	}{n.name, n.user, n.actAs, n.scopes, expires})
+	}{n.name, n.user, n.actAs, n.scopes, n.agents, expires})
 	if err != nil {
 		return key{}, err
 	}
@@ -387,7 +395,7 @@ func (k dataDirKeys) create(n newKey) (key, error) {
 	_, _ = rand.Read(random[:]) // never fails
 	var want []ingress.Scope
 	if len(n.scopes) == 0 {
-		want = ingress.DefaultScopes(k.keys.Count() == 0, n.user)
+		want = ingress.DefaultScopes(k.keys.Count() == 0 && len(n.agents) == 0, n.user)
 	}
 	for _, s := range n.scopes {
 		want = append(want, ingress.Scope(s))
@@ -397,6 +405,9 @@ func (k dataDirKeys) create(n newKey) (key, error) {
 		return key{}, r
 	}
 	made.ActAsUser = n.actAs
+	if r := made.LimitTo(n.agents); r != nil {
+		return key{}, r
+	}
 	warnings, err := k.callRegistry(agents.OpCreateKey, made.Encode())
 	if err != nil {
 		return key{}, err
@@ -433,7 +444,7 @@ func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, erro
 }
 
 func keyView(k ingress.Key) key {
-	out := key{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Expired: k.Expired(actor.Time(time.Now().UnixNano())), By: k.CreatedBy, ByKey: k.CreatedByKey}
+	out := key{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Expired: k.Expired(actor.Time(time.Now().UnixNano())), By: k.CreatedBy, ByKey: k.CreatedByKey, Agents: k.Agents}
 	for _, s := range k.Scopes {
 		out.Scopes = append(out.Scopes, string(s))
 	}

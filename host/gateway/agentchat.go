@@ -43,9 +43,9 @@ func (s agentModels) listModels(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
-	out := modelList{Object: "list", Data: []modelView{}}
+	by, out := callerOf(ctx), modelList{Object: "list", Data: []modelView{}}
 	for i := range all {
-		if !all[i].System {
+		if !all[i].System && by.finds(all[i].Name) {
 			out.Data = append(out.Data, newModelView(all[i].Name))
 		}
 	}

@@ -40,17 +40,22 @@ func (s *Server) findAgent(ctx *fasthttp.RequestCtx, name string) (command.Agent
 	if err != nil {
 		return command.Agent{}, s.errorProblem(ctx, err)
 	}
-	return agentNamed(s, all, name)
+	by := callerOf(ctx)
+	return agentNamed(s, &by, all, name)
 }
 
-// agentNamed returns the agent of a list that a name means.
-func agentNamed(s *Server, all []command.Agent, name string) (command.Agent, *problem) {
+// agentNamed returns the agent of a list that a name means. For a caller that is limited to agents no
+// other exists.
+func agentNamed(s *Server, by *caller, all []command.Agent, name string) (command.Agent, *problem) {
 	for i := range all {
-		if all[i].Name == name && !all[i].System {
+		if all[i].Name == name && !all[i].System && by.finds(name) {
 			return all[i], nil
 		}
 	}
 	named := s.namesOf(all).byName[name]
+	if len(by.agents) > 0 {
+		named = slices.DeleteFunc(slices.Clone(named), func(i int) bool { return !by.finds(all[i].Name) })
+	}
 	switch {
 	case len(named) == 1:
 		return all[named[0]], nil
@@ -192,12 +197,13 @@ func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
-	served, known, err := s.servedRuns(callerOf(ctx))
+	by := callerOf(ctx)
+	served, known, err := s.servedRuns(by)
 	if err != nil {
 		s.respondError(ctx, err)
 		return
 	}
-	all = slices.DeleteFunc(slices.Clone(all), func(d command.Agent) bool { return d.System })
+	all = slices.DeleteFunc(slices.Clone(all), func(d command.Agent) bool { return d.System || !by.finds(d.Name) })
 	slices.SortFunc(all, func(a, b command.Agent) int { return strings.Compare(a.Name, b.Name) })
 	page, next, p := namesPage(ctx, ingress.CursorKey(s.config.Secret), "agents", all, func(d *command.Agent) string { return d.Name })
 	if p != nil {

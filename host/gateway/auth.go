@@ -32,6 +32,8 @@ type caller struct {
 
 	invocation uint32 // of the agent that got the token; 0 if unknown
 
+	agents []string // the only agents that it calls and finds; all if empty
+
 	namesUsers bool   // its requests may name any user
 	namedBy    string // share key of the caller whose request named this one; empty if none did
 	registrar  string // principal that registered the agent that works on Run; empty if none did
@@ -50,6 +52,11 @@ func (c *caller) shareKey() string {
 		return c.namedBy
 	}
 	return c.User
+}
+
+// finds reports whether the caller finds an agent, and so may call it.
+func (c *caller) finds(agent string) bool {
+	return len(c.agents) == 0 || slices.Contains(c.agents, agent)
 }
 
 // isAdmin reports whether the caller may do everything.
@@ -249,7 +256,7 @@ type keyEntry struct {
 func (k *Keys) Set(all []ingress.Key) {
 	table := make(map[string]*keyEntry, len(all))
 	for _, key := range all {
-		table[key.ID] = &keyEntry{key, caller{Principal: key.Principal(), namesUsers: key.ActAsUser}}
+		table[key.ID] = &keyEntry{key, caller{Principal: key.Principal(), namesUsers: key.ActAsUser, agents: key.Agents}}
 	}
 	k.table.Store(&table)
 }

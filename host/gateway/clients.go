@@ -16,7 +16,7 @@ import (
 
 // clientOf returns the client of the node for which a request acts.
 func clientOf(s *Server, by *caller) *client.Client {
-	return &client.Client{Node: s.node, By: by.Principal, Share: by.shareKey(), Key: by.Key, Keys: s.config.Keys, Stopping: s.stopping}
+	return &client.Client{Node: s.node, By: by.Principal, Share: by.shareKey(), Key: by.Key, Keys: s.config.Keys, Agents: by.agents, Stopping: s.stopping}
 }
 
 // requestOf returns a request without its content. The route is part of its idempotency key, and keys

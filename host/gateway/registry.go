@@ -96,10 +96,11 @@ type keyView struct {
 	Expired bool            `json:"expired,omitzero"`
 	By      string          `json:"created_by,omitzero"`
 	ByKey   string          `json:"created_by_key_id,omitzero"`
+	Agents  []string        `json:"agents,omitempty"`
 }
 
 func newKeyView(k ingress.Key) keyView {
-	v := keyView{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Scopes: k.Scopes, Expired: k.Expired(wallTime()), By: k.CreatedBy, ByKey: k.CreatedByKey}
+	v := keyView{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Scopes: k.Scopes, Expired: k.Expired(wallTime()), By: k.CreatedBy, ByKey: k.CreatedByKey, Agents: k.Agents}
 	for _, at := range []struct {
 		text *string
 		time actor.Time
@@ -136,6 +137,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 		ActAs   bool            `json:"act_as_user"`
 		Scopes  []ingress.Scope `json:"scopes"`
 		Expires string          `json:"expires_at"`
+		Agents  []string        `json:"agents"`
 	}
 	_, p := decodeBody(ctx, func(b []byte) (struct{}, *actor.Refusal) { return struct{}{}, ingress.Decode(b, &in) })
 	var expires actor.Time
@@ -155,11 +157,13 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 		var random [ingress.KeyRandomBytes]byte
 		_, _ = rand.Read(random[:]) // never fails: it crashes the process instead
 		if in.Scopes == nil {
-			in.Scopes = ingress.DefaultScopes(s.config.Keys.Count() == 0, in.User)
+			in.Scopes = ingress.DefaultScopes(s.config.Keys.Count() == 0 && len(in.Agents) == 0, in.User)
 		}
 		var r *actor.Refusal
 		key, text, r = ingress.NewKey(random, in.Name, in.User, in.Scopes, wallTime(), expires)
-		key.ActAsUser = in.ActAs
+		if key.ActAsUser = in.ActAs; r == nil {
+			r = key.LimitTo(in.Agents)
+		}
 		p = badRequest(r)
 	}
 	if p == nil && len(headers(ctx, ingress.IdempotencyKey)) > 0 {

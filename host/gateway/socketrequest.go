@@ -170,7 +170,7 @@ func (d *socketDriver) invoke(r *ingress.SocketRequest) (in ingress.Performed, p
 	if err != nil {
 		return in, problemOf(d.server, r.Type, err)
 	}
-	agent, p := agentNamed(d.server, all.All, r.Agent)
+	agent, p := agentNamed(d.server, &d.by, all.All, r.Agent)
 	switch {
 	case p != nil:
 		return in, p

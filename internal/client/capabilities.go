@@ -167,6 +167,9 @@ func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agen
 	case unavailable != nil:
 		return out, unavailable
 	}
+	if in.Run.IsZero() && !c.Finds(out.Choice.Agent) {
+		return out, actor.AgentNotFound(out.Choice.Agent)
+	}
 	defer k.begin(out.Choice.Agent)()
 	i := slices.IndexFunc(all, func(a command.Agent) bool { return a.Name == out.Choice.Agent })
 	if i < 0 {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -24,8 +25,15 @@ type Client struct {
 	// Key is the ID of its API key, which Keys knows while it is valid. A client without a key has none.
 	Key  string
 	Keys Keys
+	// Agents are the only agents that the client may call itself; all if empty.
+	Agents []string
 	// Stopping is closed when the face of the client stops, which ends every wait.
 	Stopping <-chan struct{}
+}
+
+// Finds reports whether the client may call an agent itself.
+func (c *Client) Finds(agent string) bool {
+	return len(c.Agents) == 0 || slices.Contains(c.Agents, agent)
 }
 
 // Keys are the API keys of a server.
