@@ -11,22 +11,21 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/troupe-run/troupe/host/logs"
 	"github.com/troupe-run/troupe/store"
 )
 
 // Backup copies the store into an empty or absent directory while commits
 // continue. The copy holds everything that was durable at the time of the call.
-// It opens like the store itself, but has no secret.
-func (l *Log) Backup(dir string) error {
-	l.cutting.Lock() // a Cut would delete batches that the anchor of the copy names
-	defer l.cutting.Unlock()
-	l.mu.Lock()
-	synced := l.synced
-	l.mu.Unlock()
-	if err := l.disk.copyTo(dir, synced); err != nil {
-		return fmt.Errorf("backup %s: %w", dir, err)
-	}
-	return nil
+// It opens like the store itself, but has no secret. During a Cut, batches that the anchor of
+// the copy names would be deleted, so the log is not cut meanwhile.
+func Backup(d *Disk, l *logs.Log, dir string) error {
+	return l.WhileUncut(func(synced store.Anchor) error {
+		if err := d.copyTo(dir, synced); err != nil {
+			return fmt.Errorf("backup %s: %w", dir, err)
+		}
+		return nil
+	})
 }
 
 func (d *Disk) copyTo(dir string, synced store.Anchor) error {

@@ -30,7 +30,7 @@ func TestReopenKeepsCommittedEntries(t *testing.T) {
 			commit(l, s.next())
 		}
 		mustClose(t, l)
-		end = l.synced.End
+		end = l.Synced().End
 		mustClose(t, d)
 	}
 	d := mustOpen(t, dir, Options{})

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -185,13 +186,13 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 			to := filepath.Join(dir, "backup", string(rune('a'+len(backups))))
 			more := s.next()
 			l.Commit([]store.Entry{more}, nil) // in flight while the copy is made
-			if err := l.Backup(to); err != nil {
+			if err := Backup(d, l, to); err != nil {
 				t.Fatal(err)
 			}
 			backups, counts = append(backups, to), append(counts, more.N)
 		}
 	}
-	if err := l.Backup(backups[0]); err == nil || !strings.Contains(err.Error(), "is not empty") {
+	if err := Backup(d, l, backups[0]); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Errorf("backup over another: got %v", err)
 	}
 	mustClose(t, l, d)
@@ -303,7 +304,7 @@ func TestFailedCopyCanBeRetried(t *testing.T) {
 		to   string
 		copy func() error
 	}{
-		{backup, func() error { return l.Backup(backup) }},
+		{backup, func() error { return Backup(d, l, backup) }},
 		{restored, func() error { _, err := Restore(backup, restored, Options{fs: fs}, nil); return err }},
 	} {
 		for _, file := range []string{filepath.Join(c.to, "FORMAT"), filepath.Join(c.to, "ANCHOR")} {
@@ -337,7 +338,7 @@ func TestCopyChecksFreeSpaceOfTarget(t *testing.T) {
 		mu.Lock()
 		fullDir = filepath.Join(at, dir)
 		mu.Unlock()
-		if err := l.Backup(filepath.Join(at, "backup")); (err == nil) != want {
+		if err := Backup(d, l, filepath.Join(at, "backup")); (err == nil) != want {
 			t.Errorf("no free space in %s: got %v", dir, err)
 		}
 		if err := os.RemoveAll(filepath.Join(at, "backup")); err != nil {
@@ -360,10 +361,13 @@ func TestCommitAfterCloseReleasesLock(t *testing.T) {
 		}()
 		l.Commit([]store.Entry{s.next()}, nil)
 	}()
-	if !l.mu.TryLock() {
+	unlocked := make(chan struct{})
+	go func() { l.Backlog(); close(unlocked) }()
+	select {
+	case <-unlocked:
+	case <-time.After(20 * time.Second):
 		t.Fatal("log is still locked")
 	}
-	l.mu.Unlock()
 	mustClose(t, d)
 }
 

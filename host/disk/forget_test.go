@@ -102,7 +102,7 @@ func TestForgettingSurvivesCrashes(t *testing.T) {
 	check("forgotten", gone)
 	for more := true; more; {
 		var err error
-		if more, err = d.Erase("n1", l.mark().Batch); err != nil {
+		if more, err = d.Erase("n1", l.Synced().End.Batch); err != nil {
 			t.Fatal(err)
 		}
 		check("erased", gone)
@@ -113,7 +113,7 @@ func TestForgettingSurvivesCrashes(t *testing.T) {
 	if err := l.Forget("default", "s-1", uint16('a'), 1, 9); !errors.As(err, new(store.Gone)) {
 		t.Errorf("deleted again: got error %v", err)
 	}
-	end := l.mark().Batch
+	end := l.Synced().End.Batch
 	commit(l, nextEntries(b, 4)...) // flushes the index
 	if err := l.Cut(end, 0); err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ func TestPurgeSurvivesCrashes(t *testing.T) {
 		t.Fatal(err)
 	}
 	owed("after a purge", false)
-	end := l.mark().Batch
+	end := l.Synced().End.Batch
 	commit(l, nextEntries(b, 4)...)
 	want = readsOf(t, d, b.id)
 	if err := l.Cut(end, 0); err != nil {
@@ -247,7 +247,7 @@ func TestBackupOfCutLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := readsOf(t, d, s.id)
-	if err := l.Backup(dir + "/copy"); err != nil {
+	if err := Backup(d, l, dir+"/copy"); err != nil {
 		t.Fatal(err)
 	}
 	if x, err := Restore(dir+"/copy", dir+"/restored", Options{}, nil); err != nil || x.Wrong > 0 {

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/troupe-run/troupe/host/logs"
 	"strings"
 	"testing"
 
@@ -122,7 +123,7 @@ func mustOpen(t testing.TB, dir string, options Options) *Disk {
 }
 
 // commit appends entries and waits until they are durable.
-func commit(l *Log, entries ...store.Entry) {
+func commit(l *logs.Log, entries ...store.Entry) {
 	done := make(chan struct{})
 	l.Commit(entries, func() { close(done) })
 	<-done

@@ -4,6 +4,7 @@ package disk
 
 import (
 	"fmt"
+	"github.com/troupe-run/troupe/host/logs"
 	"runtime"
 	"slices"
 	"strings"
@@ -28,6 +29,7 @@ func TestCallbacksRunInCommitOrder(t *testing.T) {
 	var (
 		mu       sync.Mutex
 		promised []int // IDs in the order of Commit
+		end      store.Pos
 		ran      []int
 		wg       sync.WaitGroup
 	)
@@ -44,9 +46,10 @@ func TestCallbacksRunInCommitOrder(t *testing.T) {
 				mu.Lock() // keeps promised in the order of Commit
 				id := len(promised)
 				promised = append(promised, id)
-				at := l.end() + store.Pos(len(entries))
+				end += store.Pos(len(entries))
+				at := end
 				l.Commit(entries, func() {
-					if got := l.released(); got < at {
+					if got := l.Released(); got < at {
 						t.Errorf("callback for position %d ran at %d", at, got)
 					}
 					ran = append(ran, id)
@@ -75,18 +78,6 @@ func TestCallbacksRunInCommitOrder(t *testing.T) {
 	}
 }
 
-func (l *Log) end() store.Pos {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.writer.End()
-}
-
-func (l *Log) released() store.Pos {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.writer.Released()
-}
-
 func TestBarrierOnDurableLogRunsImmediately(t *testing.T) {
 	l := NewLog(mustOpen(t, t.TempDir(), Options{}))
 	ran := false
@@ -108,7 +99,7 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 		return []store.Entry{e}
 	}
 	batches := func(commit func(after func())) uint64 {
-		before := l.mark().Batch
+		before := l.Synced().End.Batch
 		done := make(chan struct{})
 		commit(func() { close(done) })
 		select {
@@ -116,7 +107,7 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatal("batch was not written in time")
 		}
-		return l.mark().Batch - before
+		return l.Synced().End.Batch - before
 	}
 	yield := func() {
 		for range 1000 {
@@ -127,7 +118,11 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 	if n := batches(func(after func()) { l.Commit(piece(), after) }); n != 1 {
 		t.Errorf("a single piece took %d batches, want 1", n)
 	}
-	l.pieceDelay = time.Hour
+	mustClose(t, l, d)
+	d = mustOpen(t, d.dir, Options{})
+	config := logConfig(d)
+	config.PieceDelay = time.Hour
+	l = logs.New(config)
 	for attempt := 1; ; attempt++ { // the writer may be taking a batch at this moment
 		yield()
 		n := batches(func(after func()) { l.Commit(piece(), nil); yield(); l.Commit([]store.Entry{s.next()}, after) })
@@ -147,12 +142,6 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 	if end := mustOpen(t, d.dir, Options{ReadOnly: true}).End(); uint64(end.Pos) != s.n {
 		t.Errorf("got %d entries after Close, want %d", end.Pos, s.n)
 	}
-}
-
-func (l *Log) mark() store.Mark {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.synced.End
 }
 
 func TestCloseSyncsCommittedEntries(t *testing.T) {
@@ -190,12 +179,12 @@ func TestAnchorSyncsAreRateLimited(t *testing.T) {
 		commit(l, s.next())
 	}
 	mustClose(t, l)
-	most := 2 + int64(time.Since(began)/anchorEvery)
+	most := 2 + int64(time.Since(began)/logs.AnchorEvery)
 	if n := syncs.Load(); n < 1 || n > most {
 		t.Errorf("%d syncs of the anchor in %v, want 1 to %d", n, time.Since(began), most)
 	}
-	if mark, err := d.readAnchor(); err != nil || mark != l.synced.End || mark.Pos != 300 {
-		t.Errorf("anchor is at %+v, error %v, log was synced to %+v", mark, err, l.synced)
+	if mark, err := d.readAnchor(); err != nil || mark != l.Synced().End || mark.Pos != 300 {
+		t.Errorf("anchor is at %+v, error %v, log was synced to %+v", mark, err, l.Synced())
 	}
 }
 
@@ -230,7 +219,7 @@ func BenchmarkCommit(b *testing.B) {
 				}
 				commit(l, s.next())
 			})
-			batches := l.synced.End.Batch
+			batches := l.Synced().End.Batch
 			mustClose(b, l)
 			b.ReportMetric(float64(b.N)/float64(batches), "entries/batch")
 		})
@@ -278,7 +267,7 @@ func TestBatchesGrowDuringSync(t *testing.T) {
 	blocking.Store(false)
 	close(gate)
 	mustClose(t, l)
-	if n := l.mark(); n.Pos != steps || n.Batch > steps/4 {
+	if n := l.Synced().End; n.Pos != steps || n.Batch > steps/4 {
 		t.Errorf("%d entries took %d batches", n.Pos, n.Batch)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"github.com/troupe-run/troupe/host/logs"
 	"maps"
 	"math/rand/v2"
 	"strings"
@@ -160,7 +161,7 @@ func (p *powerTest) record(run actor.CallID, update func(*promise)) {
 
 // powerLossLog is a log that loses power whenever one of its gates opens.
 type powerLossLog struct {
-	*Log
+	*logs.Log
 	test *powerTest
 	mu   sync.Mutex
 	pos  store.Pos
@@ -195,7 +196,7 @@ func (p *powerTest) run(t *testing.T, count int) {
 			p.mu.Unlock()
 		}
 	}()
-	n, err := startPowerNode(p.fs, func(l *Log) engine.Log { return &powerLossLog{Log: l, test: p} })
+	n, err := startPowerNode(p.fs, func(l *logs.Log) engine.Log { return &powerLossLog{Log: l, test: p} })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +304,7 @@ func (p *powerTest) verify(ctx context.Context, o powerLoss) error {
 // resume starts a node on the remains and follows every run to its end. The
 // callback each receives the events of a run so far.
 func (p *powerTest) resume(ctx context.Context, o powerLoss, each func(store.RunOwner, [][]byte)) error {
-	n, err := startPowerNode(o.fs, func(l *Log) engine.Log { return l })
+	n, err := startPowerNode(o.fs, func(l *logs.Log) engine.Log { return l })
 	if err != nil {
 		return err
 	}

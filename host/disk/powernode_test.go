@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/troupe-run/troupe/host/logs"
 	"log/slog"
 	"slices"
 
@@ -26,11 +27,11 @@ import (
 type powerNode struct {
 	*engine.Engine
 	disk *Disk
-	log  *Log
+	log  *logs.Log
 	out  *outbound.Outbound
 }
 
-func startPowerNode(fs vfs.FS, through func(*Log) engine.Log) (*powerNode, error) {
+func startPowerNode(fs vfs.FS, through func(*logs.Log) engine.Log) (*powerNode, error) {
 	d, err := Open(powerDir, "n1", Options{fs: fs})
 	if err != nil {
 		return nil, err

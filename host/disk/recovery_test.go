@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"github.com/troupe-run/troupe/host/logs"
 	"maps"
 	"math/rand/v2"
 	"regexp"
@@ -311,11 +312,9 @@ func drawStoreHistory(t *testing.T, random *rand.Rand, commits int) storeHistory
 }
 
 // cut cuts the log behind a random batch. It returns false if that is refused.
-func (h *storeHistory) cut(t *testing.T, l *Log, random *rand.Rand) bool {
+func (h *storeHistory) cut(t *testing.T, l *logs.Log, random *rand.Rand) bool {
 	l.Barrier(nil)
-	l.mu.Lock()
-	ends := l.synced
-	l.mu.Unlock()
+	ends := l.Synced()
 	if ends.End.Batch == ends.Origin.Batch {
 		return false
 	}
@@ -330,7 +329,7 @@ func (h *storeHistory) cut(t *testing.T, l *Log, random *rand.Rand) bool {
 }
 
 // forget deletes the session of forgottenActor, and erases it in half of the histories.
-func (h *storeHistory) forget(t *testing.T, l *Log, random *rand.Rand) {
+func (h *storeHistory) forget(t *testing.T, l *logs.Log, random *rand.Rand) {
 	if h.forgotten {
 		return
 	}

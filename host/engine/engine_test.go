@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/troupe-run/troupe/host/logs"
 	"log/slog"
 	goruntime "runtime"
 	"strings"
@@ -29,7 +30,7 @@ type node struct {
 	*Engine
 	t         testing.TB
 	disk      *disk.Disk
-	log       *disk.Log
+	log       *logs.Log
 	logOutput *logBuffer
 }
 

@@ -33,7 +33,7 @@ var (
 
 	below2 = slices.Concat(layer0, layer1)
 	below3 = slices.Concat(below2, layer2)
-	every  = slices.Concat(below3, []string{"sim", "host", "host/engine", "host/disk", "host/gateway", "host/outbound", "host/devices", "host/mcp"})
+	every  = slices.Concat(below3, []string{"sim", "host", "host/engine", "host/logs", "host/disk", "host/gateway", "host/outbound", "host/devices", "host/mcp"})
 	// host are the packages that host packages may import: all but the simulator and the specs.
 	host = slices.DeleteFunc(slices.Clone(every), func(r string) bool {
 		return r == "sim" || strings.HasPrefix(r, "specs")
@@ -81,7 +81,8 @@ var packages = map[string]pkg{
 	"sim":           {layer: 3, ours: slices.Concat(below3, []string{"internal/emitter"}), theirs: []string{"github.com/cespare/xxhash/v2"}},
 	"host":          {layer: 3, ours: host},
 	"host/engine":   {layer: 3, ours: slices.Concat(host, []string{"internal/command", "internal/emitter"}), theirs: []string{protoactor}},
-	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}, tests: []string{"store/storetest"}},
+	"host/logs":     {layer: 3, ours: host},
+	"host/disk":     {layer: 3, ours: slices.Concat(host, []string{"host/logs"}), theirs: []string{pebble}, tests: []string{"store/storetest"}},
 	"host/outbound": {layer: 3, ours: slices.Concat(host, []string{"internal/shares"})},
 	"host/devices":  {layer: 3, ours: host},
 	"host/mcp":      {layer: 3, ours: slices.Concat(host, []string{"internal/shares"}), theirs: []string{mcpSDK}},

@@ -5,6 +5,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"github.com/troupe-run/troupe/host/disk"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -89,7 +90,7 @@ func (n *Node) Backup(name string) (dir string, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil { // fails for a symbolic link too
 		return "", err
 	}
-	if err := n.log.Backup(dir); err != nil {
+	if err := disk.Backup(n.disk, n.log, dir); err != nil {
 		return "", errors.Join(err, os.Remove(dir)) // the log has removed its files
 	}
 	return dir, nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/troupe-run/troupe/host/logs"
 	"log/slog"
 	"os"
 	"sync"
@@ -84,7 +85,7 @@ type Node struct {
 	backup   sync.Mutex // held while a backup is made
 	secret   []byte     // signing secret of run tokens
 	disk     *disk.Disk
-	log      *disk.Log
+	log      *logs.Log
 	catalog  *catalogSync
 	outbound *outbound.Outbound
 	trace    *traceFile

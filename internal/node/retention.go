@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"github.com/troupe-run/troupe/host/logs"
 	"log/slog"
 	"time"
 
@@ -35,7 +36,7 @@ const (
 type retention struct {
 	engine *engine.Engine
 	disk   *disk.Disk
-	log    *disk.Log
+	log    *logs.Log
 	keep   time.Duration // 0: only what clients delete
 	clock  *retentionClock
 	logger *slog.Logger

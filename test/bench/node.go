@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/troupe-run/troupe/host/logs"
 	"log/slog"
 	"time"
 
@@ -23,7 +24,7 @@ type node struct {
 	*engine.Engine
 	dir  string
 	disk *disk.Disk
-	log  *disk.Log
+	log  *logs.Log
 }
 
 // openNode starts a node in a folder. The callback change may modify the

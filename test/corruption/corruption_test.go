@@ -81,7 +81,7 @@ func fillStore(t *testing.T, dir, name string, from, to uint64, text string, bac
 		<-done
 	}
 	if backup {
-		if err := l.Backup(filepath.Join(dir, backupName)); err != nil {
+		if err := disk.Backup(d, l, filepath.Join(dir, backupName)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package disk
+package logs
 
 import (
 	"github.com/troupe-run/troupe/actor"
@@ -24,14 +24,14 @@ const retainedBytes = 1 << 20
 func (l *Log) Cut(batch uint64, now actor.Time) error {
 	l.cutting.Lock()
 	defer l.cutting.Unlock()
-	upto, err := l.disk.MarkAt(l.disk.node, batch)
+	upto, err := l.config.Store.MarkAt(l.config.Node, batch)
 	if err != nil {
 		return err
 	}
 	c := store.Cut{Upto: upto, At: now}
 	var entries []store.Entry
 	size := 0
-	err = l.disk.Retain(l.disk.node, c, func(e store.Entry) error {
+	err = l.config.Store.Retain(l.config.Node, c, func(e store.Entry) error {
 		entries = append(entries, e)
 		if size += e.Size(); size >= retainedBytes {
 			l.commitWait(entries)
@@ -43,13 +43,13 @@ func (l *Log) Cut(batch uint64, now actor.Time) error {
 		return err
 	}
 	l.commitWait(entries)
-	if err := l.disk.flushIndex(); err != nil { // it must cover the batch
+	if err := l.config.FlushIndex(); err != nil { // it must cover the batch
 		return err
 	}
-	if err := l.disk.MayCut(l.disk.node, c); err != nil {
+	if err := l.config.Store.MayCut(l.config.Node, c); err != nil {
 		return err
 	}
-	l.commitWait([]store.Entry{store.CutEntry(l.disk.node, c)})
+	l.commitWait([]store.Entry{store.CutEntry(l.config.Node, c)})
 	return nil
 }
 
@@ -59,7 +59,7 @@ func (l *Log) Cut(batch uint64, now actor.Time) error {
 func (l *Log) Forget(tenant, session string, shard uint16, epoch actor.Epoch, now actor.Time) error {
 	l.cutting.Lock()
 	defer l.cutting.Unlock()
-	if err := l.disk.MayForget(tenant, session); err != nil {
+	if err := l.config.Store.MayForget(tenant, session); err != nil {
 		return err
 	}
 	l.commitWait([]store.Entry{store.ForgottenEntry(tenant, session, shard, epoch, now)})
@@ -67,17 +67,23 @@ func (l *Log) Forget(tenant, session string, shard uint16, epoch actor.Epoch, no
 }
 
 // MayForget returns an error if a session cannot be deleted now: see store.Forgetter.
-func (l *Log) MayForget(tenant, session string) error { return l.disk.MayForget(tenant, session) }
+func (l *Log) MayForget(tenant, session string) error {
+	return l.config.Store.MayForget(tenant, session)
+}
 
 // Erase deletes the rows of all forgotten sessions, and blanks their content in the log.
 // After a crash, the next call continues.
 func (l *Log) Erase() error {
 	for {
-		l.mu.Lock()
-		durable := l.synced.End.Batch
-		l.mu.Unlock()
-		if more, err := l.disk.Erase(l.disk.node, durable); err != nil || !more {
+		if more, err := l.config.Store.Erase(l.config.Node, l.Synced().End.Batch); err != nil || !more {
 			return err
 		}
 	}
+}
+
+// WhileUncut runs a function while no Cut and no Forget runs, with the ends of the durable log.
+func (l *Log) WhileUncut(f func(synced store.Anchor) error) error {
+	l.cutting.Lock()
+	defer l.cutting.Unlock()
+	return f(l.Synced())
 }

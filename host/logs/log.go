@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package logs
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/store"
+)
+
+const (
+	// AnchorEvery is the minimum interval between two writes of the anchor.
+	AnchorEvery = 100 * time.Millisecond
+	// pieceDelayDefault is the delay of a piece of an answer. It lets the piece
+	// share a sync with the next entries, which are mostly the end of the
+	// answer.
+	pieceDelayDefault = time.Millisecond
+	// eagerBatchesMax is the number of unsynced batches below which any entry is
+	// written at once. From there on, a batch needs at least as many entries as
+	// there are unsynced batches. Entries that are too few wait for the next sync
+	// and are then written in one batch.
+	eagerBatchesMax = 4
+)
+
+// Log appends entries to a store. It drives a store.Writer with three
+// goroutines: one writes batches, one waits for syncs, one writes the anchor.
+//
+//  1. Entries are in the log in the order of the Commit calls.
+//  2. Callbacks run one at a time, in the order of the Commit calls. Each runs
+//     once everything committed up to its own Commit is durable.
+//  3. A callback MUST NOT wait for another callback. Each callback delays those
+//     that follow it.
+type Log struct {
+	config Config
+
+	mu        sync.Mutex
+	writer    *store.Writer
+	gates     []gate // in the order of Commit
+	running   []gate // callbacks being run
+	releasing bool   // a goroutine runs callbacks
+	synced    store.Anchor
+	delayed   bool // delayTimer is set
+	closed    bool
+
+	appended    chan struct{} // there may be a batch to write
+	delayTimer  *time.Timer   // signals the channel appended after pieceDelay
+	pieceDelay  time.Duration
+	syncedMoved chan struct{}     // synced has changed
+	stop        chan struct{}     // closed when no more entries are accepted
+	unsynced    chan store.Anchor // ends of the log after appended batches, at most store.BatchesInFlight
+	done        sync.WaitGroup
+
+	written store.Anchor // ends of the log after the last appended batch; of writeBatches
+	cutting sync.Mutex   // held by Cut, Forget and WhileUncut
+}
+
+// Config is the store of a Log, with what the store's kind decides.
+type Config struct {
+	Store store.Forgetter
+	Node  actor.NodeID
+	Ends  store.Anchor // of the log at the time the store was opened
+	// Full and Exhausted return an error while new work, or even a deletion, must wait.
+	Full, Exhausted func() error
+	// FlushIndex makes the rows of the index cover all batches.
+	FlushIndex func() error
+	// Anchor records the ends of the synced log outside of the log. CloseAnchor does so a last time.
+	Anchor, CloseAnchor func(store.Anchor) error
+	// Fatal reports that the store can no longer be written. It MUST NOT return.
+	Fatal func(format string, args ...any)
+	// PieceDelay is the delay of a piece of an answer; 0 means 1 ms.
+	PieceDelay time.Duration
+}
+
+// gate is a callback and the log position that must be durable before it runs.
+type gate struct {
+	at    store.Pos
+	after func()
+}
+
+// New returns a Log that continues at the end of a store's log. A store MUST have only one Log.
+func New(c Config) *Log {
+	writer := store.WriterConfig{Node: c.Node, From: c.Ends.End}
+	invariant.Must(rand.Read(writer.Seed[:]))
+	l := &Log{config: c, writer: store.NewWriter(writer), synced: c.Ends, written: c.Ends,
+		appended: make(chan struct{}, 1), syncedMoved: make(chan struct{}, 1), stop: make(chan struct{}),
+		unsynced: make(chan store.Anchor, store.BatchesInFlight), pieceDelay: cmp.Or(c.PieceDelay, pieceDelayDefault)}
+	l.delayTimer = time.AfterFunc(time.Hour, l.endDelay)
+	l.delayTimer.Stop()
+	l.done.Add(3)
+	go l.writeBatches()
+	go l.awaitSyncs()
+	go l.moveAnchor()
+	return l
+}
+
+// Commit appends entries to the log. The callback after, which may be nil, runs
+// when the log is durable up to these entries. If the log is already durable,
+// the callback runs before Commit returns. Exception: another goroutine is
+// running earlier callbacks.
+func (l *Log) Commit(entries []store.Entry, after func()) {
+	l.mu.Lock()
+	if l.closed && len(entries) > 0 {
+		l.mu.Unlock() // a concurrent Close must not be blocked by the panic
+		invariant.Check(false, "logs: entries committed to a closed log")
+	}
+	at := l.writer.Append(entries)
+	if after != nil {
+		l.gates = append(l.gates, gate{at, after})
+	}
+	l.runCallbacks()
+	wakeNow, startDelay := false, false
+	switch {
+	case len(entries) == 0:
+		wakeNow = len(l.gates) > 0
+	case onlyPieces(entries):
+		startDelay, l.delayed = !l.delayed, true
+	default:
+		wakeNow = true
+	}
+	l.mu.Unlock()
+	if wakeNow {
+		notify(l.appended)
+	}
+	if startDelay {
+		l.delayTimer.Reset(l.pieceDelay)
+	}
+}
+
+// endDelay ends the delay of pieces.
+func (l *Log) endDelay() {
+	l.mu.Lock()
+	l.delayed = false
+	l.mu.Unlock()
+	notify(l.appended)
+}
+
+// onlyPieces reports whether all entries are pieces of answers.
+func onlyPieces(entries []store.Entry) bool {
+	for i := range entries {
+		if _, ok := entries[i].Record.(store.Streamed); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Barrier runs the callback after when everything committed before the call is
+// durable.
+func (l *Log) Barrier(after func()) { l.Commit(nil, after) }
+
+// runCallbacks runs the callbacks whose gates are open. l.mu is held, except
+// while they run.
+func (l *Log) runCallbacks() {
+	if l.releasing {
+		return
+	}
+	l.releasing = true
+	for {
+		open := 0
+		for open < len(l.gates) && l.gates[open].at <= l.writer.Released() {
+			open++
+		}
+		if open == 0 {
+			break
+		}
+		l.running = append(l.running[:0], l.gates[:open]...)
+		clear(l.gates[:open])
+		if l.gates = l.gates[open:]; len(l.gates) == 0 {
+			l.gates = nil
+		}
+		l.mu.Unlock()
+		for i := range l.running {
+			l.running[i].after()
+		}
+		clear(l.running)
+		l.mu.Lock()
+	}
+	l.releasing = false
+}
+
+// Full returns an error while new work must wait for free space. Open work may
+// complete.
+func (l *Log) Full() error { return l.config.Full() }
+
+// Exhausted returns an error while even deletions must wait for free space.
+func (l *Log) Exhausted() error { return l.config.Exhausted() }
+
+// Synced returns the ends of the durable log.
+func (l *Log) Synced() store.Anchor {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.synced
+}
+
+// Released returns the position up to which callbacks may run.
+func (l *Log) Released() store.Pos {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writer.Released()
+}
+
+// Backlog returns the number of entries that wait to be written.
+func (l *Log) Backlog() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writer.Backlog()
+}
+
+// Close waits until everything committed is durable, runs the last callbacks
+// and writes the anchor. It does not close the store.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	l.mu.Unlock()
+	l.delayTimer.Stop()
+	close(l.stop)
+	l.done.Wait()
+	last := make(chan struct{}) // another goroutine may be running the callbacks
+	l.Barrier(func() { close(last) })
+	<-last
+	return l.config.CloseAnchor(l.synced)
+}
+
+func (l *Log) writeBatches() {
+	defer l.done.Done()
+	defer close(l.unsynced)
+	stopping := false
+	for {
+		l.mu.Lock()
+		b, ok := store.Batch{}, false
+		if inFlight := len(l.unsynced); inFlight < eagerBatchesMax || l.writer.Backlog() >= inFlight {
+			b, ok = l.writer.Take()
+		}
+		empty := l.writer.Backlog() == 0
+		l.mu.Unlock()
+		switch {
+		case ok:
+			l.writeBatch(&b)
+		case stopping && empty:
+			return
+		case stopping:
+			<-l.appended // a sync makes room for the rest
+		default:
+			select {
+			case <-l.appended:
+			case <-l.stop:
+				stopping = true
+			}
+		}
+	}
+}
+
+func (l *Log) writeBatch(b *store.Batch) {
+	l.writer.Seal(b) // needs no lock and takes the longest
+	if err := l.append(b); err != nil {
+		l.config.Fatal("cannot write batch %d: %v", b.No, err)
+	}
+	l.writer.Reuse(b) // the store has copied the rows, so their memory can be reused
+	l.mu.Lock()
+	l.writer.Written(b.No)
+	l.mu.Unlock()
+	l.written.End = b.Mark()
+	for i := range b.Entries {
+		if c, ok := b.Entries[i].Record.(store.Cut); ok {
+			l.written.Origin = c.Upto
+		}
+	}
+	l.unsynced <- l.written
+}
+
+// append stores a batch. While its result is unknown, it settles it and tries again.
+func (l *Log) append(b *store.Batch) error {
+	err := l.config.Store.Append(b)
+	for errors.As(err, new(store.Unknown)) {
+		err = store.Resume(l.config.Store, b)
+	}
+	return err
+}
+
+func (l *Log) awaitSyncs() {
+	defer l.done.Done()
+	defer close(l.syncedMoved)
+	for ends := range l.unsynced {
+		if err := l.config.Store.Sync(ends.End.Batch); err != nil {
+			l.config.Fatal("cannot sync batch %d: %v", ends.End.Batch, err)
+		}
+		l.mu.Lock()
+		l.writer.Synced(ends.End.Batch)
+		l.synced = ends
+		l.mu.Unlock()
+		notify(l.appended)
+		notify(l.syncedMoved)
+		l.mu.Lock()
+		l.runCallbacks()
+		l.mu.Unlock()
+	}
+}
+
+// moveAnchor writes the anchor after the log was synced, at most once per
+// AnchorEvery.
+func (l *Log) moveAnchor() {
+	defer l.done.Done()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for range l.syncedMoved {
+		select {
+		case <-pause.C:
+		case <-l.stop: // Close writes the anchor a last time
+			continue
+		}
+		l.mu.Lock()
+		ends := l.synced
+		l.mu.Unlock()
+		if err := l.config.Anchor(ends); err != nil {
+			l.config.Fatal("cannot write %v", err)
+		}
+		pause.Reset(AnchorEvery)
+	}
+}
+
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
