@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // The messages of detached calls. The callee needs to know none of them but the first one: whatever
@@ -35,14 +36,27 @@ type Invocation struct {
 // Encode returns the message for the callee.
 func (v *Invocation) Encode() []byte {
 	return encodeMembers([]member{{"kind", quoted("skill_invocation")}, {"skill", quoted(v.Skill)}, {"mode", quoted(v.Mode)}, {"input", v.Input},
-		{"correlationId", quoted(v.Correlation.String())}, {"returnTo", quoted("agent:" + v.ReturnTo.Agent + ":" + v.ReturnTo.Key)},
+		{"correlationId", quoted(v.Correlation.String())}, {"returnTo", quoted(tools.ReturnAddress(v.ReturnTo))},
 		{"timeout", jsontext.Value(strconv.FormatInt(v.Timeout.Milliseconds(), 10))}})
 }
 
-// Pending returns the immediate answer to the agent that makes a detached call. The run of the callee has
-// the ID of the call.
-func Pending(call actor.CallID) []byte {
-	return encodeMembers(append([]member{{"status", quoted("pending")}}, ids(call)...))
+// Correlation identifies a detached call to its asker. The run of the callee has the ID of the call.
+type Correlation struct {
+	Call   actor.CallID
+	Client string // what the asker has given as its own; "" if nothing
+}
+
+func (c Correlation) members() []member {
+	all := []member{{"correlationId", quoted(c.Call.String())}, {"taskId", quoted(c.Call.String())}}
+	if c.Client != "" {
+		all = append(all, member{"clientCorrelationId", quoted(c.Client)})
+	}
+	return all
+}
+
+// Pending returns the immediate answer to the agent that makes a detached call.
+func Pending(c Correlation) []byte {
+	return encodeMembers(append([]member{{"status", quoted("pending")}}, c.members()...))
 }
 
 // SkillResponse is the outcome of a detached call whose callee has ended.
@@ -125,30 +139,30 @@ func skillTexts(v jsontext.Value) []string {
 }
 
 // Encode returns the message for the asker.
-func (r *SkillResponse) Encode(call actor.CallID) []byte {
-	return encodeMembers(append(append([]member{{"kind", quoted("skill_response")}}, ids(call)...),
+func (r *SkillResponse) Encode(c Correlation) []byte {
+	return encodeMembers(append(append([]member{{"kind", quoted("skill_response")}}, c.members()...),
 		member{"status", quoted("completed")}, member{"output", r.Output}, member{"confidence", jsontext.Value(strconv.FormatFloat(r.Confidence, 'f', -1, 64))},
 		member{"assumptions", list(r.Assumptions)}, member{"caveats", list(r.Caveats)}))
 }
 
 // SkillError returns the message for the asker of a call that a refusal ended.
-func SkillError(call actor.CallID, r *actor.Refusal) []byte {
+func SkillError(c Correlation, r *actor.Refusal) []byte {
 	failure := encodeMembers([]member{{"code", quoted(r.Info().Type)}, {"message", quoted(r.Error())}})
-	return encodeMembers(append(append([]member{{"kind", quoted("skill_response")}}, ids(call)...), member{"status", quoted("error")}, member{"error", failure}))
+	return encodeMembers(append(append([]member{{"kind", quoted("skill_response")}}, c.members()...), member{"status", quoted("error")}, member{"error", failure}))
 }
 
 // SkillTimeout returns the message for the asker of a call whose time has passed. A callee that waits for a
 // person says so by the ID of the approval.
-func SkillTimeout(call actor.CallID, after actor.Duration, waits actor.Hold) []byte {
-	all := append(append([]member{{"kind", quoted("skill_timeout")}}, ids(call)...), member{"status", quoted("timeout")},
+func SkillTimeout(c Correlation, after actor.Duration, waits actor.Hold) []byte {
+	all := append(append([]member{{"kind", quoted("skill_timeout")}}, c.members()...), member{"status", quoted("timeout")},
 		member{"message", quoted(fmt.Sprintf("Agent call timed out after %dms", after.Milliseconds()))})
 	return encodeMembers(append(all, waiting(waits)...))
 }
 
 // SkillWaiting returns the message for the asker of a call whose callee waits for the decision of a person. It
 // is no outcome.
-func SkillWaiting(call actor.CallID, waits actor.Hold) []byte {
-	return encodeMembers(append(append([]member{{"kind", quoted("skill_waiting")}}, ids(call)...), append([]member{{"status", quoted("waiting")}}, waiting(waits)...)...))
+func SkillWaiting(c Correlation, waits actor.Hold) []byte {
+	return encodeMembers(append(append([]member{{"kind", quoted("skill_waiting")}}, c.members()...), append([]member{{"status", quoted("waiting")}}, waiting(waits)...)...))
 }
 
 // waiting returns the member that says what a callee waits for, if it is the decision of a person.
@@ -157,10 +171,6 @@ func waiting(h actor.Hold) []member {
 		return nil
 	}
 	return []member{{"waiting", encodeMembers([]member{{"approval", quoted(h.Subject)}})}}
-}
-
-func ids(call actor.CallID) []member {
-	return []member{{"correlationId", quoted(call.String())}, {"taskId", quoted(call.String())}}
 }
 
 func quoted(text string) jsontext.Value {

@@ -27,14 +27,17 @@ func TestInvocationHasSevenMembersInOrder(t *testing.T) {
 
 func TestMessagesOfDetachedCalls(t *testing.T) {
 	id := skillCall.String()
+	of, own := Correlation{Call: skillCall}, Correlation{skillCall, "mine \"1\""}
 	r := ReadSkill(`{"output":{"mm":3},"confidence":0.9,"assumptions":["dry"],"caveats":["old data"]}`)
 	for _, c := range []struct{ got, want string }{
-		{string(Pending(skillCall)), `{"status":"pending","correlationId":"` + id + `","taskId":"` + id + `"}`},
-		{string(r.Encode(skillCall)), `{"kind":"skill_response","correlationId":"` + id + `","taskId":"` + id + `","status":"completed","output":{"mm":3},"confidence":0.9,"assumptions":["dry"],"caveats":["old data"]}`},
-		{string(SkillError(skillCall, actor.AgentNotFound("x"))), `{"kind":"skill_response","correlationId":"` + id + `","taskId":"` + id + `","status":"error","error":{"code":"agent_not_found","message":` + string(quoted(actor.AgentNotFound("x").Error())) + `}}`},
-		{string(SkillTimeout(skillCall, 1_500_000_000, actor.Hold{})), `{"kind":"skill_timeout","correlationId":"` + id + `","taskId":"` + id + `","status":"timeout","message":"Agent call timed out after 1500ms"}`},
-		{string(SkillTimeout(skillCall, 1_000_000, actor.Hold{Reason: actor.HoldApproval, Subject: "a.1"})), `{"kind":"skill_timeout","correlationId":"` + id + `","taskId":"` + id + `","status":"timeout","message":"Agent call timed out after 1ms","waiting":{"approval":"a.1"}}`},
-		{string(SkillWaiting(skillCall, actor.Hold{Reason: actor.HoldApproval, Subject: "a.1"})), `{"kind":"skill_waiting","correlationId":"` + id + `","taskId":"` + id + `","status":"waiting","waiting":{"approval":"a.1"}}`},
+		{string(Pending(own)), `{"status":"pending","correlationId":"` + id + `","taskId":"` + id + `","clientCorrelationId":"mine \"1\""}`},
+		{string(SkillTimeout(own, 1_000_000, actor.Hold{})), `{"kind":"skill_timeout","correlationId":"` + id + `","taskId":"` + id + `","clientCorrelationId":"mine \"1\"","status":"timeout","message":"Agent call timed out after 1ms"}`},
+		{string(Pending(of)), `{"status":"pending","correlationId":"` + id + `","taskId":"` + id + `"}`},
+		{string(r.Encode(of)), `{"kind":"skill_response","correlationId":"` + id + `","taskId":"` + id + `","status":"completed","output":{"mm":3},"confidence":0.9,"assumptions":["dry"],"caveats":["old data"]}`},
+		{string(SkillError(of, actor.AgentNotFound("x"))), `{"kind":"skill_response","correlationId":"` + id + `","taskId":"` + id + `","status":"error","error":{"code":"agent_not_found","message":` + string(quoted(actor.AgentNotFound("x").Error())) + `}}`},
+		{string(SkillTimeout(of, 1_500_000_000, actor.Hold{})), `{"kind":"skill_timeout","correlationId":"` + id + `","taskId":"` + id + `","status":"timeout","message":"Agent call timed out after 1500ms"}`},
+		{string(SkillTimeout(of, 1_000_000, actor.Hold{Reason: actor.HoldApproval, Subject: "a.1"})), `{"kind":"skill_timeout","correlationId":"` + id + `","taskId":"` + id + `","status":"timeout","message":"Agent call timed out after 1ms","waiting":{"approval":"a.1"}}`},
+		{string(SkillWaiting(of, actor.Hold{Reason: actor.HoldApproval, Subject: "a.1"})), `{"kind":"skill_waiting","correlationId":"` + id + `","taskId":"` + id + `","status":"waiting","waiting":{"approval":"a.1"}}`},
 	} {
 		if c.got != c.want {
 			t.Errorf("got  %s\nwant %s", c.got, c.want)
@@ -66,7 +69,7 @@ func TestReadSkill(t *testing.T) {
 		if string(r.Output) != c.output || r.Confidence != c.confidence || fmt.Sprint(r.Assumptions) != c.assumptions || fmt.Sprint(r.Caveats) != c.caveats {
 			t.Errorf("%s: got %s, %v, %q, %q", c.name, r.Output, r.Confidence, r.Assumptions, r.Caveats)
 		}
-		if b := r.Encode(skillCall); !jsontext.Value(b).IsValid() {
+		if b := r.Encode(Correlation{Call: skillCall}); !jsontext.Value(b).IsValid() {
 			t.Errorf("%s: %s is no strict JSON", c.name, b)
 		}
 	}
@@ -79,7 +82,7 @@ func TestLongOutputIsCut(t *testing.T) {
 		"lists": `{"output":1,"caveats":["` + strings.Repeat(`x","`, 100_000) + `"]}`,
 	} {
 		r := ReadSkill(answer)
-		if b := r.Encode(skillCall); len(b) > 2*SkillOutputMax || !jsontext.Value(b).IsValid() {
+		if b := r.Encode(Correlation{Call: skillCall}); len(b) > 2*SkillOutputMax || !jsontext.Value(b).IsValid() {
 			t.Errorf("%s: %d bytes", name, len(b))
 		}
 		if name != "lists" && (len(r.Caveats) != 1 || len(r.Output) < SkillOutputMax/10) {
@@ -93,7 +96,7 @@ func TestDeepAnswers(t *testing.T) {
 	for _, depth := range []int{depthMax - 1, depthMax, 9998, 9999} {
 		answer := `{"a":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}`
 		r := ReadSkill(answer)
-		if r.Encode(actor.CallID{}); (r.Output.Kind() == '{') != (depth < depthMax) {
+		if r.Encode(Correlation{}); (r.Output.Kind() == '{') != (depth < depthMax) {
 			t.Errorf("depth %d: %.20s", depth, r.Output)
 		}
 		response, broken := DecodeResponse(answer, "r", DefaultLevels())

@@ -117,6 +117,11 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 		ec.Agents, ec.Callees, ec.Requests = c.callable, t.callees(), t.requests()
 		out, answer = c.tools.Plan(ec, *ask)
 	}
+	if answer == nil && ask.Kind == actor.AskTool {
+		if r := blocked(c, t, ask); r != nil {
+			answer = &actor.Answer{Refusal: r}
+		}
+	}
 	if answer == nil && out.Kind == actor.AskDetach {
 		answer = mail{c, t.act}.plan(t, &out)
 	}

@@ -56,7 +56,7 @@ func (m mail) plan(t *turn, out *actor.Ask) *actor.Answer {
 		return &actor.Answer{Refusal: refusal}
 	}
 	t.detached = append(t.detached, p)
-	answer := tools.JSON(contract.Pending(p.Call.ID))
+	answer := tools.JSON(contract.Pending(correlation(&p)))
 	if out.Timeout > m.cell.limits.AgentCallTimeoutMax {
 		answer.Warnings = []string{fmt.Sprintf("the timeout of %d ms is reduced to %d ms, the maximum", out.Timeout.Milliseconds(), p.Clock.Left.Milliseconds())}
 	}
@@ -75,7 +75,7 @@ func (m mail) check(t *turn, out *actor.Ask) (store.Pending, *actor.Refusal) {
 		return store.Pending{}, refusal
 	}
 	to, err := tools.Target(target, m.act.id)
-	input := out.Parts[0].Bytes
+	input, given := tools.DetachedOf(out)
 	switch rounds, rows := run.Call.Extensions.Rounds(), len(m.act.journal.Mail.Rows)+len(t.detached); {
 	case err != nil:
 		refusal = actor.Refuse(actor.Invalid, "%s: agent: %v", tools.AgentCall, err)
@@ -111,9 +111,14 @@ func (m mail) check(t *turn, out *actor.Ask) (store.Pending, *actor.Refusal) {
 	call.ID, call.Root, call.Parent, call.To, call.Operation, call.Chain = c.newCallID(), run.Call.Root, run.Call.ID, to, actor.HandleMessageFull, run.Call.Path()
 	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, limits.AgentCallTimeoutMax, 1, actor.Agent, (budget-1)/detachedShare, c.nextStamp(run)
 	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited()
-	message := contract.Invocation{Skill: out.Operation, Mode: actor.TextOf(out.Parts[1:]), Input: input, Correlation: call.ID, ReturnTo: m.act.id, Timeout: left}
+	message := contract.Invocation{Skill: out.Operation, Mode: given.Mode, Input: input, Correlation: call.ID, ReturnTo: m.act.id, Timeout: left}
 	call.Parts = actor.Text(string(message.Encode()))
-	return store.Pending{Call: call, Tool: tools.AgentCall, Skill: out.Operation, At: c.now, Clock: actor.NewClock(c.now, left)}, nil
+	return store.Pending{Call: call, Tool: tools.AgentCall, Skill: out.Operation, Client: given.Client, At: c.now, Clock: actor.NewClock(c.now, left)}, nil
+}
+
+// correlation identifies a detached call to its asker.
+func correlation(p *store.Pending) contract.Correlation {
+	return contract.Correlation{Call: p.Call.ID, Client: p.Client}
 }
 
 // listed returns the names as a list, or none in its place.
@@ -223,7 +228,7 @@ func (m mail) expire() {
 		case p.Late:
 			m.end(&p, 0, "expired")
 		default:
-			m.settle(&p, "timeout", contract.SkillTimeout(p.Call.ID, p.Clock.Left, p.Waits), max(m.calleeLeft(&p), 0)+lateGrace, 0)
+			m.settle(&p, "timeout", contract.SkillTimeout(correlation(&p), p.Clock.Left, p.Waits), max(m.calleeLeft(&p), 0)+lateGrace, 0)
 		}
 	}
 }
@@ -257,10 +262,10 @@ func (m mail) answered(reply *actor.Reply) bool {
 	case row.Late:
 		m.end(&row, reply.Status, what)
 	case reply.Refusal != nil:
-		m.settle(&row, what, contract.SkillError(reply.Call, reply.Refusal), 0, 0)
+		m.settle(&row, what, contract.SkillError(correlation(&row), reply.Refusal), 0, 0)
 	default:
 		r := contract.ReadSkill(actor.TextOf(reply.Parts), reply.Warnings...)
-		m.settle(&row, what, r.Encode(reply.Call), 0, min(reply.Budget, row.Call.Budget))
+		m.settle(&row, what, r.Encode(correlation(&row)), 0, min(reply.Budget, row.Call.Budget))
 	}
 	return true
 }
@@ -318,7 +323,7 @@ func (m mail) held(call actor.CallID, n uint64, until actor.Time, hold actor.Hol
 	if hold.Reason == actor.HoldApproval && hold.Subject != row.Waits.Subject {
 		of := actor.Provenance{Tool: row.Tool, Correlation: call}
 		c.record(m.act, store.Appended{At: c.now, Message: actor.ChatMessage{Call: c.newCallID(), Role: actor.RoleUser, Source: actor.FromDelivered, At: c.now,
-			Parts: actor.Text(string(contract.SkillWaiting(call, hold))), Extensions: actor.Extensions("").WithProvenance(of)}}, store.Shown{})
+			Parts: actor.Text(string(contract.SkillWaiting(correlation(&row), hold))), Extensions: actor.Extensions("").WithProvenance(of)}}, store.Shown{})
 	}
 	return true
 }

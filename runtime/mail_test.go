@@ -286,8 +286,11 @@ func TestRefusedDetachedCalls(t *testing.T) {
 		{`{"agent":"d","skill":"x"}`, `a may not call "d": it may call b, c, nobody, a`},
 		{`{"agent":"b","skill":"x y"}`, "agent_call: skill"},
 		{`{"agent":"b","skill":"x","timeout":0}`, "timeout: want at least 1"},
-		{`{"agent":"b","skill":"x","returnTo":"agent:other:main"}`, "returnTo"},
-		{`{"agent":"b","skill":"x","correlationId":"abc"}`, "correlationId"},
+		{`{"agent":"b","skill":"x","returnTo":"agent:other:main"}`, "agent_call: returnTo: outcomes come back to the asking session, which is agent:a:s-1"},
+		{`{"agent":"b","skill":"x","correlationId":"` + strings.Repeat("c", tools.ClientCorrelationMax+1) + `"}`, "agent_call: correlationId: want at most 128 bytes"},
+		{`{"agent":"b","skill":"x","timeout":5000,"timeoutSeconds":6}`, "agent_call: timeoutSeconds: it is another time than that in timeout"},
+		{`{"agent":"b","skill":"x","timeout_ms":5000,"timeoutSeconds":0}`, "timeoutSeconds"},
+		{`{"agent":"b","skill":"x","timeout_ms":0}`, "timeout_ms: want at least 1"},
 		{`{"agent":"b","skill":"x","input":{"x":"` + strings.Repeat("y", SkillInputMax) + `"}}`, "exceed the maximum"},
 		{`{"agent":"b","skill":"x","timeout":400000}`, "the timeout of 400000 ms is reduced to 300000 ms"},
 	} {
@@ -308,6 +311,51 @@ func TestRefusedDetachedCalls(t *testing.T) {
 	}
 	n := newNode(t, 1, agent("a", sending(), volatile), agent("b", echo()))
 	n.want(n.send("a/s-1", askB), "Rejected")
+}
+
+// The time has three names. An address of its own is no foreign one, and a correlation of the asker comes back beside
+// that of the server.
+func TestSpellingsOfDetachedCalls(t *testing.T) {
+	n := newNode(t, 1, agent("a", sending()), agent("b", sleeping(9*time.Second)))
+	run := n.send("a/s-1", strings.Join([]string{
+		`{"agent":"b","skill":"x","timeout_ms":5000,"returnTo":"agent:a:s-1"}`,
+		`{"agent":"b","skill":"x","timeoutSeconds":6,"timeout":6000,"timeout_ms":6000}`,
+		`{"agent":"b","skill":"x","timeoutSeconds":0.5,"correlationId":"mine"}`,
+	}, "\n"))
+	n.pendingOf(run)
+	if got := n.result(run); strings.Count(got, `"clientCorrelationId":"mine"`) != 1 {
+		t.Errorf("the immediate answers are\n%s", got)
+	}
+	var times []actor.Duration
+	for _, p := range n.journalOf(alice).Mail.Rows {
+		times = append(times, p.Clock.Left)
+	}
+	if want := []actor.Duration{5 * time.Second, 6 * time.Second, 500 * time.Millisecond}; !slices.Equal(times, want) {
+		t.Errorf("got the times %v, want %v", times, want)
+	}
+	n.restart(1)
+	n.advance(time.Second)
+	if got := n.conversation(alice); strings.Count(got, `"clientCorrelationId":"mine","status":"timeout"`) != 1 {
+		t.Errorf("the conversation is\n%s", got)
+	}
+}
+
+// A rule of the policy that names a tool of this program holds for its calls.
+func TestPolicyBlocksDetachedCall(t *testing.T) {
+	policy, err := tools.NewPolicy([]tools.Rule{{Tool: tools.AgentCall, When: `args.agent != "b"`, Decision: "block"}, {Tool: "*", Decision: "block"}}, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for input, want := range map[string]string{askB: "pending", `{"agent":"c","skill":"look"}`: "PolicyBlocked"} {
+		n := newNode(t, 1, agent("a", sending()), agent("b", echo()), agent("c", echo()))
+		if n.tools, err = tools.NewRegistry().With(nil, policy); err != nil {
+			t.Fatal(err)
+		}
+		n.restart(1)
+		if got := n.result(n.send("a/s-1", input)); !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %s", input, got, want)
+		}
+	}
 }
 
 // Agents that answer each other do so a bounded number of times.

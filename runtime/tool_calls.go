@@ -64,6 +64,19 @@ func (c toolCalls) plan(a *store.Asked, t *turn, out *actor.Ask) *actor.Refusal 
 	return nil
 }
 
+// blocked returns the refusal of a call of a tool of this program that a rule of the policy names, or nil. The
+// input is valid.
+func blocked(c *Cell, t *turn, ask *actor.Ask) *actor.Refusal {
+	tool, ok := c.tools.Tool(ask.Name)
+	if !ok || tool.Declared != nil || c.tools.Policy() == nil {
+		return nil
+	}
+	if v := c.tools.Policy().Decide(callerOf(c, t), &tool, inlineBytes(ask.Parts)); v.Decision == runs.Block {
+		return actor.Refuse(actor.PolicyBlocked, "the policy blocks this call of %s (%s)", ask.Name, v.Rule)
+	}
+	return nil
+}
+
 // callerOf returns the agent of a turn, with the owner of the definition that the turn executes.
 func callerOf(c *Cell, t *turn) tools.Caller {
 	by := tools.Caller{Agent: t.act.id.Agent}

@@ -24,7 +24,8 @@ import (
 //  8. transcripts; extensions and times of journals; Appended
 //  9. decisions about tool calls; holds and times of runs
 //  10. detached calls
-const CodecVersion = 10
+//  11. detached calls with a correlation of their asker
+const CodecVersion = 11
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.
 const frameVersion = 1

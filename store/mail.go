@@ -30,6 +30,7 @@ type Pending struct {
 	Call    actor.Call  // as it is sent. Call.ID is the correlation, Call.Parent the asking run, Call.Left the time of the callee
 	Tool    string      // that made the call
 	Skill   string      // requested of the callee
+	Client  string      // correlation that the asking agent has given as its own; "" if none
 	At      actor.Time  // when it was made
 	Clock   actor.Clock // until the asker no longer waits, then until the row is dropped
 	Reserve uint32      // number of calls that the turn for the outcome may make; those that the asking run has left at its end
@@ -156,6 +157,7 @@ func (w *encoder) pending(p *Pending) {
 	w.Call(p.Call)
 	w.String(p.Tool)
 	w.String(p.Skill)
+	w.String(p.Client)
 	w.time(p.At)
 	w.clock(p.Clock)
 	w.Uint(uint64(p.Reserve))
@@ -165,7 +167,7 @@ func (w *encoder) pending(p *Pending) {
 }
 
 func (r decoder) pending() Pending {
-	return Pending{Call: r.Call(), Tool: r.String(actor.TextBytesMax), Skill: r.String(actor.TextBytesMax), At: r.time(), Clock: r.clock(),
+	return Pending{Call: r.Call(), Tool: r.String(actor.TextBytesMax), Skill: r.String(actor.TextBytesMax), Client: r.String(actor.TextBytesMax), At: r.time(), Clock: r.clock(),
 		Reserve: r.uint32("reserve"), Waits: r.Hold(), Holds: r.Uint(), Late: r.Bool()}
 }
 

@@ -4,18 +4,21 @@ package tools
 
 import (
 	"cmp"
+	"fmt"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // AgentCall is the name of the tool with which agents make detached calls.
 const AgentCall = "agent_call"
 
-// agentCallSchema is the input schema. The identifiers and the return address of a call are made by
-// the server, so they are no properties.
+// agentCallSchema is the input schema as models see it. The identifiers and the return address of a call are
+// made by the server.
 const agentCallSchema = `{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
   "type": "object",
@@ -46,21 +49,93 @@ const agentCallSchema = `{
   "additionalProperties": false
 }`
 
+// detachedMembers are members of the input of a detached call that callers know from other systems, and that models
+// are not told of.
+const detachedMembers = `
+    "timeout_ms": {"type": "integer", "minimum": 1},
+    "timeoutSeconds": {"type": "number", "exclusiveMinimum": 0},
+    "correlationId": {"type": "string", "minLength": 1},
+    "returnTo": {"type": "string"},`
+
+// accepting returns the schema with the hidden members.
+func accepting(schema string) string {
+	const at = `"properties": {`
+	return strings.Replace(schema, at, at+detachedMembers, 1)
+}
+
 const agentCallDescription = "Ask another agent and go on without waiting. The result says pending; the answer, or its absence, comes later by itself as a message of this conversation (skill_response or skill_timeout with the same correlationId): do not ask again meanwhile. To wait for an answer, use call_agent instead."
 
 func agentCall() Tool {
-	return Tool{Name: AgentCall, Description: agentCallDescription, Schema: agentCallSchema, ContextHandler: planAgentCall}
+	return Tool{Name: AgentCall, Description: agentCallDescription, Schema: agentCallSchema, accepts: accepting(agentCallSchema), ContextHandler: planAgentCall}
 }
 
-// planAgentCall returns the ask of a detached call: the callee is its Name, the skill its Operation, and its
-// Parts are the input and the mode. The runtime answers it at once.
+// ClientCorrelationMax is the maximum length of Detached.Client in bytes.
+const ClientCorrelationMax = 128
+
+// ReturnAddress returns the address of an actor as other agents see it.
+func ReturnAddress(of actor.ID) string { return "agent:" + of.Agent + ":" + of.Key }
+
+// Detached is what a tool asks of the runtime: a detached call. The ask of kind AskDetach has it as its second
+// part, after the input.
+type Detached struct {
+	Mode   string `json:"mode"`
+	Client string `json:"client,omitzero"` // correlation that the agent has given as its own
+}
+
+// DetachedOf returns what an ask of kind AskDetach has.
+func DetachedOf(ask *actor.Ask) (input []byte, d Detached) {
+	invariant.Check(len(ask.Parts) == 2 && json.Unmarshal(ask.Parts[1].Bytes, &d) == nil, "a detached call with the parts %v", ask.Parts)
+	return ask.Parts[0].Bytes, d
+}
+
+// detachedInput are the members that the tools for detached calls have in common.
+type detachedInput struct {
+	Timeout     *float64 `json:"timeout"`
+	TimeoutMS   *float64 `json:"timeout_ms"`
+	TimeoutS    *float64 `json:"timeoutSeconds"`
+	Correlation string   `json:"correlationId"`
+	ReturnTo    *string  `json:"returnTo"`
+	Mode        string   `json:"mode"`
+}
+
+// check validates the members, and returns the time that they state.
+func (in *detachedInput) check(tool string, ec *ExecutionContext) (actor.Duration, *Result) {
+	if own := ReturnAddress(ec.Call.To); in.ReturnTo != nil && *in.ReturnTo != own {
+		_, r := refuse(invalid(tool, "returnTo", fmt.Sprintf("outcomes come back to the asking session, which is %s", own)))
+		return 0, r
+	}
+	if len(in.Correlation) > ClientCorrelationMax {
+		_, r := refuse(invalid(tool, "correlationId", fmt.Sprintf("want at most %d bytes", ClientCorrelationMax)))
+		return 0, r
+	}
+	var left actor.Duration
+	first := ""
+	for _, given := range [...]struct {
+		name  string
+		value *float64
+		scale float64
+	}{{"timeout", in.Timeout, 1}, {"timeout_ms", in.TimeoutMS, 1}, {"timeoutSeconds", in.TimeoutS, 1000}} {
+		if given.value == nil {
+			continue
+		}
+		d := max(millis(*given.value*given.scale), 1)
+		if first != "" && d != left {
+			_, r := refuse(invalid(tool, given.name, fmt.Sprintf("it is another time than that in %s", first)))
+			return 0, r
+		}
+		left, first = d, given.name
+	}
+	return left, nil
+}
+
+// planAgentCall returns the ask of a detached call: the callee is its Name, the skill its Operation. The runtime
+// answers it at once.
 func planAgentCall(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
 	var in struct {
-		Agent   string         `json:"agent"`
-		Skill   string         `json:"skill"`
-		Input   jsontext.Value `json:"input"`
-		Mode    string         `json:"mode"`
-		Timeout float64        `json:"timeout"`
+		Agent string         `json:"agent"`
+		Skill string         `json:"skill"`
+		Input jsontext.Value `json:"input"`
+		detachedInput
 	}
 	if err := json.Unmarshal(input, &in); err != nil {
 		return refuse(invalid(AgentCall, "", "want an object")) // unreachable: the schema has accepted the input
@@ -71,14 +146,22 @@ func planAgentCall(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
 	if _, err := Target(in.Agent, ec.Call.To); err != nil {
 		return refuse(invalid(AgentCall, "agent", err.Error()))
 	}
+	timeout, refusal := in.check(AgentCall, &ec)
+	if refusal != nil {
+		return actor.Ask{}, refusal
+	}
 	if in.Input == nil {
 		in.Input = jsontext.Value("{}")
 	}
 	if err := in.Input.Compact(); err != nil {
 		return refuse(invalid(AgentCall, "input", "want a JSON object"))
 	}
-	return actor.Ask{Kind: actor.AskDetach, Name: in.Agent, Operation: in.Skill, Timeout: millis(in.Timeout),
-		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: in.Input}, {Media: actor.MediaText, Bytes: []byte(cmp.Or(in.Mode, "execute"))}}}, nil
+	return detachedAsk(in.Agent, in.Skill, timeout, in.Input, Detached{Mode: cmp.Or(in.Mode, "execute"), Client: in.Correlation}), nil
+}
+
+func detachedAsk(agent, skill string, timeout actor.Duration, input jsontext.Value, d Detached) actor.Ask {
+	return actor.Ask{Kind: actor.AskDetach, Name: agent, Operation: skill, Timeout: timeout,
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: input}, {Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(d))}}}
 }
 
 // checkDetached validates a detached call: its context, and the name of its callee.

@@ -4,6 +4,7 @@ package tools
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -102,6 +103,9 @@ func (r Rule) compile() (policyRule, error) {
 	if err != nil {
 		return policyRule{}, fmt.Errorf("decision: %w", err)
 	}
+	if decision == runs.RequireApproval && slices.Contains(ownTools, r.Tool) {
+		return policyRule{}, fmt.Errorf("decision: %s is a tool of this program, whose calls wait for nobody; want allow or block", r.Tool)
+	}
 	compiled := policyRule{Rule: r, decision: decision}
 	if r.Owner == "" && r.Agent != "" && decision == runs.Allow {
 		compiled.Owner, compiled.unowned = actor.OperatorUser, true
@@ -116,18 +120,18 @@ func (r Rule) compile() (policyRule, error) {
 
 // Decide returns the verdict on a call with valid input. The rules are tried in order, then
 // the policy of the tool itself, then the default of its kind. Tools of this program have no
-// policy.
+// policy but the rules with their exact name.
 func (p *Policy) Decide(by Caller, t *Tool, input []byte) Verdict {
-	if t.Declared == nil {
-		return Verdict{runs.Allow, "tool of this program"}
-	}
 	if p != nil {
 		args := arguments{input: input}
 		for i := range p.rules {
-			if r := &p.rules[i]; r.applies(by, t.Name) && (r.when == nil || r.when.holds(&args, r.decision)) {
+			if r := &p.rules[i]; r.applies(by, t) && (r.when == nil || r.when.holds(&args, r.decision)) {
 				return Verdict{r.decision, ruleText(i, r)}
 			}
 		}
+	}
+	if t.Declared == nil {
+		return Verdict{runs.Allow, "tool of this program"}
 	}
 	if d, err := runs.ParseDecision(t.Declared.Policy); err == nil {
 		return Verdict{d, "policy of the tool"}
@@ -147,10 +151,10 @@ func (p *Policy) Decide(by Caller, t *Tool, input []byte) Verdict {
 // which they are tried. Each but the last depends on the arguments of the call, and its rule
 // includes the condition.
 func (p *Policy) Possible(by Caller, t *Tool) (all []Verdict) {
-	if p != nil && t.Declared != nil {
+	if p != nil {
 		for i := range p.rules {
 			switch r := &p.rules[i]; {
-			case !r.applies(by, t.Name):
+			case !r.applies(by, t):
 			case r.when == nil:
 				return append(all, Verdict{r.decision, ruleText(i, r)})
 			default:
@@ -166,8 +170,8 @@ func (p *Policy) Possible(by Caller, t *Tool) (all []Verdict) {
 	return append(all, p.Decide(by, t, nil))
 }
 
-func (r *policyRule) applies(by Caller, tool string) bool {
-	return glob(r.Tool, tool) && (r.Agent == "" || glob(r.Agent, by.Agent)) && (r.Owner == "" || r.Owner == by.Owner)
+func (r *policyRule) applies(by Caller, t *Tool) bool {
+	return glob(r.Tool, t.Name) && (t.Declared != nil || r.Tool == t.Name) && (r.Agent == "" || glob(r.Agent, by.Agent)) && (r.Owner == "" || r.Owner == by.Owner)
 }
 
 // Narrowed returns the numbers, from 1, of the rules that allow calls of named agents and do not

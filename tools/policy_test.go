@@ -56,6 +56,12 @@ func TestPolicyOrder(t *testing.T) {
 			t.Errorf("a tool of this program: got %+v", v)
 		}
 	}
+	named := newPolicy(t, []tools.Rule{{Tool: tools.CallAgent, When: `args.agent_id == "b"`, Decision: "block"}, {Tool: "call_*", Decision: "block"}}, "block")
+	for input, want := range map[string]string{`{"agent_id":"b"}`: "block", `{"agent_id":"c"}`: "allow"} {
+		if v := named.Decide(ofOperator("planner"), &tools.Tool{Name: tools.CallAgent}, []byte(input)); v.Decision.String() != want {
+			t.Errorf("a rule names a tool of this program, which is called with %s: got %+v", input, v)
+		}
+	}
 	var none *tools.Policy
 	if v := none.Decide(ofOperator("planner"), declared("a", tools.KindClient, ""), nil); v.Decision.String() != "allow" || v.Rule != "default of client_tool" {
 		t.Errorf("no policy: got %+v", v)
@@ -228,6 +234,7 @@ func TestPolicyErrors(t *testing.T) {
 		{tools.Rule{Tool: "*", Agent: "a/b", Decision: "allow"}, "rule 2: agent: want at most 128"},
 		{tools.Rule{Tool: "*", Owner: "a\nb", Decision: "allow"}, `rule 2: owner: want the user whose agents are meant, or "operator", got "a\nb"`},
 		{tools.Rule{Tool: "*"}, "rule 2: decision: is missing; want one of allow, require_approval and block"},
+		{tools.Rule{Tool: tools.AgentCall, Decision: "require_approval"}, "rule 2: decision: agent_call is a tool of this program, whose calls wait for nobody; want allow or block"},
 		{tools.Rule{Tool: "*", Decision: "deny"}, `rule 2: decision: want one of allow, require_approval and block, got "deny"`},
 		{when("amount > 1"), "rule 2: when: want a comparison like args.amount > 100"},
 		{when("args > 1"), "want a comparison"},

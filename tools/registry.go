@@ -3,6 +3,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -62,7 +63,8 @@ type Tool struct {
 	ContextHandler ContextHandler
 	Declared       *Declared // of a tool that a user declares; the host performs it
 
-	schema *schema
+	accepts string // the schema that an input satisfies, if it has more members than Schema tells models of
+	schema  *schema
 }
 
 // Registry is a set of tools. It is read-only once it is built, so cells may share
@@ -108,7 +110,7 @@ func (r *Registry) RegisterBuiltin(t Tool) error {
 		t.Schema = defaultInputSchema
 	}
 	if t.schema == nil {
-		s, err := compile(t.Schema, false)
+		s, err := compile(cmp.Or(t.accepts, t.Schema), false)
 		if err != nil {
 			return fmt.Errorf("tool %s: schema: %w", t.Name, err)
 		}

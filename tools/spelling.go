@@ -12,6 +12,9 @@ import (
 // spelledBytesMax is the maximum length of a tool name that models accept.
 const spelledBytesMax = 64
 
+// ownTools are the tools of this program with which agents reach each other.
+var ownTools = []string{CallAgent, AgentCall, ListAgents, RequestCapability}
+
 // ModelName returns the spelling of a declared tool's name for models, most of which accept
 // no dots: a__b for a.b. ToolName reverses it.
 func ModelName(name string) string { return strings.ReplaceAll(name, ".", "__") }
@@ -40,7 +43,7 @@ func checkDeclaredName(name string) error {
 	case len(ModelName(name)) > spelledBytesMax:
 		return fmt.Errorf("%.80q: want at most %d characters, of which each '.' counts as two", name, spelledBytesMax)
 	}
-	for _, own := range [...]string{CallAgent, AgentCall, ListAgents, RequestCapability} {
+	for _, own := range ownTools {
 		switch {
 		case name == own:
 			return fmt.Errorf("%s is a tool of this program; choose another name", name)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/service"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -139,8 +140,11 @@ func decisionsOf(files *service.AgentFiles, policy *tools.Policy) []toolDecision
 	for _, a := range files.Agents {
 		for _, name := range a.Spec.Tools {
 			tool, ok := registry.Tool(name)
-			if !ok || tool.Declared == nil {
+			if !ok {
 				continue
+			}
+			if tool.Declared == nil && policy.Decide(tools.Caller{Agent: a.Spec.ID, Owner: agents.Operator}, &tool, nil).Decision == runs.Allow {
+				continue // as without a policy
 			}
 			for _, v := range policy.Possible(tools.Caller{Agent: a.Spec.ID, Owner: agents.Operator}, &tool) {
 				all = append(all, toolDecision{a.Spec.ID, name, v.Decision.String(), v.Rule})

@@ -345,7 +345,7 @@ func TestShownCommandsAreAccepted(t *testing.T) {
 		}
 		executed[line] = true
 		server, run := team, reply.Run
-		if words[0] == "runs" && (words[1] == "signal" || words[1] == "cancel" || words[1] == "retry") {
+		if strings.HasPrefix(line, "tasks cancel") || words[0] == "runs" && (words[1] == "signal" || words[1] == "cancel" || words[1] == "retry") {
 			var held messageReply
 			server = builtin
 			if status, err := builtin.request("POST", "/v1/agents/coordinator/messages", `{"content":"x","session":"s`+strconv.Itoa(len(executed))+`"}`, "", &held); status != 202 {

@@ -268,6 +268,10 @@ func (c *RunsCancelCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
+	return c.cancel(s, id)
+}
+
+func (c *RunsCancelCmd) cancel(s streams, id actor.CallID) error {
 	_, body, err := c.client().post("/v1/runs/"+id.String()+":cancel", struct{}{})
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -13,10 +14,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// TasksCmd groups the commands that show detached calls.
+// TasksCmd groups the commands about detached calls.
 type TasksCmd struct {
-	List TasksListCmd `cmd:"" help:"List the detached calls that are pending, and those whose answers are late."`
-	Show TasksShowCmd `cmd:"" help:"Show a detached call and its response."`
+	List   TasksListCmd   `cmd:"" help:"List the detached calls that are pending, and those whose answers are late."`
+	Show   TasksShowCmd   `cmd:"" help:"Show a detached call and its response."`
+	Cancel TasksCancelCmd `cmd:"" help:"Cancel a detached call: its asker gets the failure."`
 }
 
 // TasksListCmd lists detached calls.
@@ -28,7 +30,6 @@ type TasksListCmd struct {
 // Help returns the text shown below the flags.
 func (TasksListCmd) Help() string {
 	return `A detached call is one that an agent has made with agent_call: it goes on, and the outcome comes back by itself.
-To cancel one, cancel the run of its agent, which has the same ID.
 
 Examples:
   troupe tasks list
@@ -95,7 +96,7 @@ func timeoutText(ms int64) string {
 // TasksShowCmd shows a detached call.
 type TasksShowCmd struct {
 	UserFlags
-	ID string `arg:"" help:"ID of the task."`
+	ID string `arg:"" help:"ID of the task, or the beginning of one that is pending."`
 }
 
 // Help returns the text shown below the flags.
@@ -105,9 +106,64 @@ func (TasksShowCmd) Help() string {
 
 // Run executes the command.
 func (c *TasksShowCmd) Run(s streams) error {
-	if _, err := actor.ParseCallID(c.ID); err != nil {
-		return fmt.Errorf("%.80q is no ID of a task: `troupe tasks list` shows those that are pending", c.ID)
+	id, err := resolveTask(&c.UserFlags, c.ID)
+	if err != nil {
+		return err
 	}
-	body, err := c.client().get("/v1/tasks/" + c.ID)
+	body, err := c.client().get("/v1/tasks/" + id.String())
 	return printJSONOrError(s.out, body, err)
+}
+
+// resolveTask returns the task that an argument names, by its ID or by a beginning that only one of those that are
+// pending has.
+func resolveTask(flags *UserFlags, text string) (id actor.CallID, err error) {
+	list := flags.hint("tasks list", nil)
+	if id, err = actor.ParseCallID(text); err == nil {
+		return id, nil
+	}
+	if !runPrefix.MatchString(text) {
+		return id, fmt.Errorf("%w, or at least its first four characters (see: %s)", err, list)
+	}
+	body, err := flags.client().get("/v1/tasks")
+	if err != nil {
+		return id, err
+	}
+	var pending struct {
+		All []struct {
+			Task string `json:"taskId"`
+		} `json:"tasks"`
+	}
+	if err := json.Unmarshal(body, &pending); err != nil {
+		return id, err
+	}
+	var found []string
+	for _, t := range pending.All {
+		if strings.HasPrefix(t.Task, strings.ToLower(text)) {
+			found = append(found, t.Task)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return id, fmt.Errorf("no pending task begins with %s; write the whole ID of one that has ended (see: %s)", text, list)
+	case 1:
+		return actor.ParseCallID(found[0])
+	}
+	return id, fmt.Errorf("%s is the beginning of %d pending tasks; write more of the ID (see: %s)", text, len(found), list)
+}
+
+// TasksCancelCmd cancels a detached call.
+type TasksCancelCmd struct{ RunsCancelCmd }
+
+// Help returns the text shown below the flags.
+func (TasksCancelCmd) Help() string {
+	return "Cancels the run of the agent that was asked, which has the ID of the task. A task that has ended stays as it is: exit code 1.\n\nExamples:\n  troupe tasks cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+}
+
+// Run executes the command.
+func (c *TasksCancelCmd) Run(s streams) error {
+	id, err := resolveTask(&c.UserFlags, c.ID)
+	if err != nil {
+		return err
+	}
+	return c.cancel(s, id)
 }

@@ -24,6 +24,7 @@ type taskView struct {
 	Agent   string `json:"agent"`
 	Skill   string `json:"skill"`
 	Task    string `json:"taskId"`
+	Client  string `json:"clientCorrelationId,omitzero"`
 	Asker   string `json:"asker"`
 	Session string `json:"session_id"`
 	Start   int64  `json:"startTime"`        // in ms since 1970
@@ -36,7 +37,7 @@ type taskView struct {
 }
 
 func newTaskView(t *command.Task) taskView {
-	v := taskView{Agent: t.Callee.Agent, Skill: t.Skill, Task: t.Call.String(), Asker: t.Asker.Agent, Session: t.Asker.Key,
+	v := taskView{Agent: t.Callee.Agent, Skill: t.Skill, Task: t.Call.String(), Client: t.Client, Asker: t.Asker.Agent, Session: t.Asker.Key,
 		Start: int64(t.At) / int64(time.Millisecond), Timeout: t.Left.Milliseconds(), Status: "pending"}
 	switch {
 	case t.Late:
@@ -115,13 +116,14 @@ func (s taskRoutes) get(ctx *fasthttp.RequestCtx) {
 	}
 	record := found.Current()
 	out := struct {
-		Task     string         `json:"taskId"`
-		Agent    string         `json:"agent"`
-		Session  string         `json:"session_id"`
-		Status   string         `json:"status"`
-		Start    string         `json:"started_at,omitzero"`
-		Pending  *taskView      `json:"pending,omitzero"` // what the list has of it
-		Response jsontext.Value `json:"response,omitzero"`
+		Task      string         `json:"taskId"`
+		Agent     string         `json:"agent"`
+		Session   string         `json:"session_id"`
+		Status    string         `json:"status"`
+		Start     string         `json:"started_at,omitzero"`
+		Pending   *taskView      `json:"pending,omitzero"` // what the list has of it
+		Response  jsontext.Value `json:"response,omitzero"`
+		Discarded bool           `json:"response_discarded,omitzero"` // the session that it was for is deleted
 	}{Task: id.String(), Agent: found.Owner.Actor.Agent, Session: found.Owner.Actor.Key, Status: "pending", Start: formatOptional(record.Started)}
 	if pending, err := lookup(s.server, callerOf(ctx), command.TasksQuery{}); err == nil {
 		if i := slices.IndexFunc(pending.All, func(t command.Task) bool { return t.Call == id }); i >= 0 {
@@ -129,16 +131,31 @@ func (s taskRoutes) get(ctx *fasthttp.RequestCtx) {
 			out.Pending, out.Status = &view, view.Status
 		}
 	}
+	out.Discarded = out.Pending == nil && s.discarded(callerOf(ctx), &record)
 	switch {
 	case !record.Status.Ended():
 		if record.Status == runs.PausedWaitingApproval && out.Pending == nil {
 			out.Status = "waiting"
 		}
 	case record.Refusal != nil:
-		out.Status, out.Response = "error", contract.SkillError(id, record.Refusal)
+		out.Status, out.Response = "error", contract.SkillError(contract.Correlation{Call: id}, record.Refusal)
 	default:
 		response := contract.ReadSkill(record.Text, record.Warnings...)
-		out.Status, out.Response = "completed", response.Encode(id)
+		out.Status, out.Response = "completed", response.Encode(contract.Correlation{Call: id})
 	}
 	respondJSON(ctx, http.StatusOK, out)
+}
+
+// discarded reports whether the session of the agent that has made a call is deleted, so that nothing is left that
+// could have the response.
+func (s taskRoutes) discarded(by caller, record *runs.Record) bool {
+	if len(record.Chain) == 0 {
+		return false
+	}
+	asker := record.Chain[len(record.Chain)-1].Key
+	if asker == record.Actor.Key {
+		return false
+	}
+	end, err := lookup(s.server, by, command.SessionEndQuery{Session: asker})
+	return deletedSession(err) != nil || err == nil && !end.Exists
 }

@@ -61,3 +61,36 @@ func TestDetachedCallIsShown(t *testing.T) {
 		t.Errorf("%s", body)
 	}
 }
+
+// The session of the asker is deleted before its callee answers, in a session of its own: the response is read in the
+// task, and nobody else has it.
+func TestResponseIsDiscardedWithSession(t *testing.T) {
+	a := startAnalyst(t)
+	if status, _, body := a.do("POST", "/v1/agents", `{"name":"asker","tools":["agent_call"]}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	const ask = `use agent_call {"agent":"analyst/s-8","skill":"look","correlationId":"mine"}`
+	if status, _, body := a.do("POST", "/v1/agents/asker/messages", fmt.Sprintf(`{"content":%q,"session_id":"s-7"}`, ask)); status != 200 || !strings.Contains(body, `\"clientCorrelationId\":\"mine\"`) {
+		t.Fatalf("%d %s", status, body)
+	}
+	var sent struct {
+		Correlation string `json:"correlationId"`
+	}
+	if err := json.Unmarshal([]byte(<-a.got), &sent); err != nil {
+		t.Fatal(err)
+	}
+	path := "/v1/tasks/" + sent.Correlation
+	if _, _, body := a.do("GET", path, ""); !strings.Contains(body, `"clientCorrelationId":"mine"`) || strings.Contains(body, "response_discarded") {
+		t.Errorf("before: %s", body)
+	}
+	if status, _, body := a.do("DELETE", "/v1/sessions/s-7", ""); status != 204 {
+		t.Fatalf("%d %s", status, body)
+	}
+	a.answers <- `{"output":{"price":7}}`
+	for ended := ""; !strings.Contains(ended, "run_done"); {
+		_, _, ended = a.do("GET", "/v1/runs/"+sent.Correlation+"/events?wait_ms=1000&after=1", "")
+	}
+	if _, _, body := a.do("GET", path, ""); !strings.Contains(body, `"status":"completed"`) || !strings.Contains(body, `"output":{"price":7}`) || !strings.Contains(body, `"response_discarded":true`) {
+		t.Errorf("after: %s", body)
+	}
+}

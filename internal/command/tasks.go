@@ -23,6 +23,7 @@ type (
 		Asker  actor.ID
 		Callee actor.ID
 		Skill  string
+		Client string         // correlation that the asker has given as its own
 		At     actor.Time     // when it was made
 		Left   actor.Duration // for which the asker waits, from then on
 		Late   bool           // the asker no longer waits
@@ -40,6 +41,7 @@ func (e *encoder) task(t *Task) {
 	e.ID(t.Asker)
 	e.ID(t.Callee)
 	e.String(t.Skill)
+	e.String(t.Client)
 	e.Int(int64(t.At))
 	e.Int(int64(t.Left))
 	e.Bool(t.Late)
@@ -48,5 +50,5 @@ func (e *encoder) task(t *Task) {
 }
 
 func (d *decoder) task() Task {
-	return Task{d.CallID(), d.ID(), d.ID(), d.text(), d.time(), actor.Duration(d.Int()), d.Bool(), d.text(), d.text()}
+	return Task{d.CallID(), d.ID(), d.ID(), d.text(), d.text(), d.time(), actor.Duration(d.Int()), d.Bool(), d.text(), d.text()}
 }

@@ -247,7 +247,7 @@ func (h *history) record(id actor.ID, j *store.Journal, op operation) (store.Rec
 		c := actor.Call{ID: h.call(), Root: run.Call.Root, Parent: run.Call.ID, To: ids[0], Chain: run.Call.Path(), Operation: actor.HandleMessageFull, Kind: actor.Detached,
 			Lane: actor.Normal, Left: 30, Attempt: 1, Origin: actor.Agent, Parts: actor.Text(h.text())}
 		left := actor.Duration(rapid.IntRange(1, 20).Draw(h.t, "left"))
-		return store.Detached{Pending: store.Pending{Call: c, Tool: "agent_call", Skill: "look", At: h.now, Clock: actor.NewClock(h.now, left)}}, actor.CallID{}
+		return store.Detached{Pending: store.Pending{Call: c, Tool: "agent_call", Skill: "look", Client: "mine", At: h.now, Clock: actor.NewClock(h.now, left)}}, actor.CallID{}
 	case op == refuse:
 		return h.ended(h.call(), actor.Failed), actor.CallID{}
 	case op == bury:

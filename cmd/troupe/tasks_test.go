@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A task is shown and cancelled by the beginning of its ID.
+func TestTasksAreNamedByTheirBeginning(t *testing.T) {
+	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
+	s.putAgent(`{"name":"asker","tools":["agent_call"]}`)
+	run := func(want int, args ...string) string {
+		t.Helper()
+		code, out, stderr := runProgram(t, append(args, "--server", s.url)...)
+		if code != want {
+			t.Fatalf("%v: exit code %d, %s%s", args, code, out, stderr)
+		}
+		return out + stderr
+	}
+	run(0, "call", "asker", "use agent_call {\"agent\":\"coordinator\",\"skill\":\"look\"}\nsay done", "--async")
+	var task string
+	waitUntil(t, "the task", func() bool {
+		fields := strings.Fields(strings.TrimPrefix(run(0, "tasks", "list"), "TASK"))
+		for _, f := range fields {
+			if len(f) == 36 && task == "" {
+				task = f
+			}
+		}
+		return task != ""
+	})
+	if out := run(0, "tasks", "show", task[:30]); !strings.Contains(out, `"taskId": "`+task+`"`) {
+		t.Errorf("tasks show: %s", out)
+	}
+	if out := run(1, "tasks", "show", "ffff"); !strings.Contains(out, "tasks list") {
+		t.Errorf("tasks show of no task: %s", out)
+	}
+	run(0, "tasks", "cancel", strings.ToUpper(task[:30]))
+	waitUntil(t, "the end", func() bool { return strings.Contains(run(0, "tasks", "show", task), `"status": "error"`) })
+}
