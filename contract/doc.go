@@ -6,6 +6,7 @@
 //
 //	Request, Response   the envelopes, their rules and their JSON Schemas
 //	Catalog             who owns a capability, and which owner gets a request
+//	Intent              what an orchestrator has understood of a message
 //	Handoff             what a callee is told of the work so far
 //	UserText            agent and capability codes in texts for users
 //	Join                one answer from several, with their conflicts
@@ -16,7 +17,8 @@
 // understood, and Response.Notes says what was mended. Encoding is strict, numbers keep the
 // digits in which they were written. A broken rule is a Violation, which names the member.
 //
-// POST /v1/agents/{id}:invoke carries the envelopes. No route uses Handoff, UserText and Join yet.
+// POST /v1/agents/{id}:invoke carries the envelopes. Orchestrators of package agents use Intent, Handoff and
+// Join, and package runtime UserText.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.
 package contract

@@ -8,9 +8,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // Component is the outcome of one step of a plan.
@@ -345,4 +347,24 @@ func conflictText(c *Comparison, key Key, titles []string) string {
 		return text
 	}
 	return fmt.Sprintf("%s %s is used: %s.", text, shown(c.Values[c.Preferred]), c.Why)
+}
+
+// EncodeRecord returns the comparisons and the components of a joined answer as JSON, for the record.
+func (j *Joined) EncodeRecord() []byte {
+	type part struct {
+		Title      string `json:"title"`
+		Source     string `json:"source"`
+		Status     string `json:"status"`
+		Confidence string `json:"confidence_level,omitzero"`
+	}
+	parts := make([]part, len(j.Parts))
+	for i, p := range j.Parts {
+		parts[i] = part{p.Title, p.Source, p.Status.String(), p.Confidence.String()}
+	}
+	return invariant.Must(json.Marshal(struct {
+		Status     string       `json:"status"`
+		Components []part       `json:"components"`
+		Conflicts  []Comparison `json:"conflicts,omitzero"`
+		Question   string       `json:"question,omitzero"`
+	}{j.Status.String(), parts, j.Comparisons, j.Question}, jsontext.AllowInvalidUTF8(true)))
 }

@@ -60,18 +60,30 @@ const (
 	capabilityWords = "an analysis"
 )
 
-// CodeLint returns the lint for the codes of the catalog.
-func (c *Catalog) CodeLint(policy UserText) *CodeLint {
+// NewCodeLint returns the lint for the codes that agents declare.
+func NewCodeLint(policy UserText, all []Declaration) *CodeLint {
 	l := &CodeLint{policy: policy}
-	for _, n := range c.codes {
-		l.codes = append(l.codes, lintedCode{n.code, agentWords})
-		l.agents = append(l.agents, n.code+"_")
+	for _, d := range all {
+		if d.Code != "" {
+			l.codes = append(l.codes, lintedCode{d.Code, agentWords})
+			l.agents = append(l.agents, d.Code+"_")
+		}
+		for i := range d.Capabilities {
+			l.codes = append(l.codes, lintedCode{d.Capabilities[i].Code, cmp.Or(d.Capabilities[i].UserText, capabilityWords)})
+		}
 	}
-	for i := range c.rows {
-		l.codes = append(l.codes, lintedCode{c.rows[i].Code, cmp.Or(c.rows[i].UserText, capabilityWords)})
-	}
-	slices.SortFunc(l.codes, func(a, b lintedCode) int { return strings.Compare(a.code, b.code) })
+	slices.SortStableFunc(l.codes, func(a, b lintedCode) int { return strings.Compare(a.code, b.code) })
+	l.codes = slices.CompactFunc(l.codes, func(a, b lintedCode) bool { return a.code == b.code })
+	slices.Sort(l.agents)
 	return l
+}
+
+// Policy returns the policy of the lint.
+func (l *CodeLint) Policy() UserText { return l.policy }
+
+// FlagText returns the warning about codes that were found in an answer.
+func FlagText(codes []string) string {
+	return "the answer names " + strings.Join(codes, ", ") + ", which users should not read (user_text)"
 }
 
 // Check reads a whole text. It returns the text for the user and the first findings.

@@ -11,10 +11,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// team is a catalog with the nine codes and some capabilities.
-func team(t *testing.T) *Catalog {
-	t.Helper()
-	var all []Declaration
+// team declares the nine codes and some capabilities.
+func team() (all []Declaration) {
 	for _, code := range Codes() {
 		d := Declaration{Agent: strings.ToLower(code), Code: code}
 		switch code {
@@ -25,7 +23,7 @@ func team(t *testing.T) *Catalog {
 		}
 		all = append(all, d)
 	}
-	return catalog(t, all...)
+	return all
 }
 
 // The sentences of the contract: three say what is done, three name what does it.
@@ -43,7 +41,7 @@ func TestSentencesForUsers(t *testing.T) {
 		}
 		return all
 	}
-	lint := team(t).CodeLint(RedactCodes)
+	lint := NewCodeLint(RedactCodes, team())
 	for _, s := range sentences(good) {
 		if out, found := lint.Check(s); out != s || found != nil {
 			t.Errorf("%q: got %q, %v", s, out, found)
@@ -71,7 +69,7 @@ func TestCodesAreFoundAcrossPieces(t *testing.T) {
 		"ORCA, XANL, ANL2 and anl are not codes; ANL-based is one", "DOC DOC DOC", "ANL_" + strings.Repeat("X", 100) + " CHG", "",
 	} {
 		for _, policy := range []UserText{FlagCodes, RedactCodes, KeepCodes} {
-			lint := team(t).CodeLint(policy)
+			lint := NewCodeLint(policy, team())
 			want, findings := lint.Check(text)
 			if policy != RedactCodes && want != text || policy == KeepCodes && findings != nil {
 				t.Errorf("%s: %q is %q, %v", policy, text, want, findings)
@@ -102,7 +100,7 @@ func TestCodesAreFoundAcrossPieces(t *testing.T) {
 
 func TestFindings(t *testing.T) {
 	text := "ORCA: CST asks ANL_NPV, then ANL_X2."
-	out, found := team(t).CodeLint(RedactCodes).Check(text)
+	out, found := NewCodeLint(RedactCodes, team()).Check(text)
 	if out != "ORCA: a specialist asks the financial implications, then an analysis." {
 		t.Error(out)
 	}
@@ -114,7 +112,7 @@ func TestFindings(t *testing.T) {
 			t.Errorf("%s is not at %d", f.Code, f.At)
 		}
 	}
-	if _, found := team(t).CodeLint(FlagCodes).Check(strings.Repeat("ANL ", 1000)); len(found) != findingsMax {
+	if _, found := NewCodeLint(FlagCodes, team()).Check(strings.Repeat("ANL ", 1000)); len(found) != findingsMax {
 		t.Errorf("%d findings", len(found))
 	}
 	for _, name := range []string{"flag", "redact", "off"} {
