@@ -244,9 +244,14 @@ type Definition struct {
 	Durability   Durability
 	Turns        Turns
 	Recursion    Recursion
-	Lane         Lane // lane of clients' calls that name none; 0 means Normal
-	Transcript   TranscriptPolicy
-	MaxActive    int // running turns on a node; 0 means the limit of the node
+	// UserText is what becomes of codes of agents and capabilities in texts for users; "" is off. See
+	// contract.ParseUserText.
+	UserText string
+	// Inward means that the pieces of its models' answers are not for users.
+	Inward     bool
+	Lane       Lane // lane of clients' calls that name none; 0 means Normal
+	Transcript TranscriptPolicy
+	MaxActive  int // running turns on a node; 0 means the limit of the node
 	// OneSession means that the messages of clients that name no session share the actor
 	// under DefaultKey. Otherwise each begins a session.
 	OneSession bool

@@ -330,6 +330,7 @@ func (c *Cell) outcome(in Outcome) {
 
 // answerResult gives a tool, work, a model or an external agent its only answer.
 func (c *Cell) answerResult(t *turn, i int, answer actor.Answer) {
+	userTexts{c}.end(t, i, &answer)
 	a := &t.run.Last()[i]
 	c.answerShown(t, i, answer, 0, store.ShownAsk{Kind: a.Out().Kind, Name: a.ShownName(), Took: store.Elapsed(a, c.now)})
 }

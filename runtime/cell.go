@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
@@ -54,9 +55,10 @@ type Cell struct {
 	limits      dispatcher.Limits
 	table       dispatcher.Table // owners of the shards
 	definitions definitions
-	callable    *tools.Agents           // current definitions for the targets of calls
-	inherited   map[actor.EffectID]bool // effects that the previous incarnation left running
-	strikes     map[actor.CallID]int    // panics of Step in previous incarnations
+	callable    *tools.Agents                          // current definitions for the targets of calls
+	lints       [contract.KeepCodes]*contract.CodeLint // by policy, of their codes; nil: not needed yet
+	inherited   map[actor.EffectID]bool                // effects that the previous incarnation left running
+	strikes     map[actor.CallID]int                   // panics of Step in previous incarnations
 
 	actors        actorTable
 	active        activeTurns
@@ -213,6 +215,7 @@ func (c *Cell) boot(in Boot) {
 func (c *Cell) setAgents(in Agents) {
 	c.definitions.replace(in.Definitions, in.Former)
 	c.callable = tools.NewAgents(in.Definitions)
+	clear(c.lints[:])
 	if in.Tools != nil {
 		c.tools = in.Tools
 	}

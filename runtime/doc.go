@@ -81,6 +81,7 @@
 //	callback.go       calls that external agents add to their run
 //	repeats.go        matching of the asks of an external agent that is invoked again
 //	unmatched.go      effects that it does not ask for again
+//	usertext.go       texts for users, without codes of agents and capabilities
 //	targets.go        addresses at which external agents are invoked
 //	added_tools.go    tool calls that they add
 //	added_models.go   model requests that they add

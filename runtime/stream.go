@@ -29,6 +29,7 @@ func (c *Cell) streamed(in Streamed) {
 	case p.Retry != nil:
 		shown.Attempt, shown.Discards, shown.Piece.Retry = 2+a.Retries, a.StreamedAfter, p.Retry.Fit()
 		record.Retry = true
+		t.sends[i].codes = nil
 		if a.Invoking() {
 			repeats{c, t}.begin()
 		}
@@ -37,7 +38,11 @@ func (c *Cell) streamed(in Streamed) {
 		bytes = len(p.State) + len(p.Detail)
 		record.StreamedAfter = t.run.Seq
 	case p.Text != "":
-		shown.Piece.Text = shownPiece(p.Text)
+		text := userTexts{c}.piece(t, i, p.Text)
+		if text == "" {
+			return
+		}
+		shown.Piece.Text = shownPiece(text)
 		bytes = len(p.Text)
 		record.StreamedAfter = t.run.Seq
 	default:

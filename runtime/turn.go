@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/store"
 )
@@ -43,7 +44,8 @@ type sendState struct {
 	replays bool           // the effect is repeated once its turn can be replayed
 	target  []byte         // address at which an external agent was invoked last
 
-	pieces, pieceBytes int // pieces of a streamed answer, and their bytes
+	pieces, pieceBytes int                  // pieces of a streamed answer, and their bytes
+	codes              *contract.CodeFilter // of its text, if users read it without codes
 }
 
 func (t *turn) step() uint32 { return uint32(len(t.run.Steps)) }
@@ -291,7 +293,7 @@ func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 // joined duplicates.
 func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durable bool) {
 	call := &run.Call
-	out = out.Fit(c.limits.MessageBytesMax)
+	out = userTexts{c}.answer(run, out).Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget, Usage: run.Usage, Tree: run.Tree}
 	if act.durable && act.journal.HasHeirs(run) {
 		reply.Budget = 0
