@@ -73,7 +73,7 @@ func (s *Spec) AvailabilityWarnings(registry *tools.Registry, models []string) (
 	if missing := s.MissingTools(registry); len(missing) > 0 {
 		warnings = append(warnings, fmt.Sprintf("agent %s: tools %s are not available on this node", s.ID, strings.Join(missing, ", ")))
 	}
-	if s.Kind == KindDeclared && !slices.Contains(models, s.Model) {
+	if s.HasModel() && !slices.Contains(models, s.Model) {
 		warnings = append(warnings, fmt.Sprintf("agent %s: model %s is not configured on this node, which has %s", s.ID, s.Model, strings.Join(models, ", ")))
 	}
 	if base, ok := strings.CutSuffix(strings.TrimRight(s.Endpoint, "/"), "/invoke"); ok {

@@ -25,7 +25,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	if !bytes.Equal(spec.Encode(), encoded) {
 		return actor.Definition{}, fmt.Errorf("agent %s: incomplete spec; parse it with ReadTOML or ReadJSON", spec.ID)
 	}
-	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Title: spec.Name, Doc: spec.Description, Capabilities: spec.Capabilities, Skills: spec.Skills, Code: spec.Code, Provides: spec.provided(), Spec: encoded}
+	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Title: spec.Name, Doc: spec.Description, Capabilities: spec.Capabilities, Skills: spec.Skills, Code: spec.Code, Provides: spec.provided(), UserText: spec.UserText, Spec: encoded}
 	if spec.Durability == "none" {
 		def.Durability = actor.Volatile
 	}
@@ -55,6 +55,9 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 		}
 		def.Target = target.Encode()
 		def.Behavior = Pure(config, externalAgent{spec, def.Target}.next)
+	case KindOrchestrator:
+		def.Kind, def.Callees, def.Sends, def.Requests, def.Inward = actor.Declared, []string{}, []string{}, spec.requests(), true
+		def.Behavior = pure{config, orchestrator{modelLoop{spec: spec}}.next, orchestratorSteps}
 	default:
 		def.Kind = actor.Declared
 		if def.Callees = spec.Agents; !spec.canCall() {

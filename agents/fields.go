@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/internal/nearest"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
@@ -20,24 +21,27 @@ import (
 // field is one field of a spec, in TOML and in JSON.
 type field struct {
 	name string
-	kind string // kind of agent that has the field; empty: both
+	kind string // kind of agent that has the field; empty: every kind
 	set  func(s *Spec, v any) error
 }
 
 var specFields = []field{
 	{"agent_id", "", text(actor.NameBytesMax, func(s *Spec) *string { return &s.ID }, actor.CheckName)},
 	{"name", "", text(128, func(s *Spec) *string { return &s.Name }, checkLine)},
-	{"kind", "", choice(func(s *Spec) *string { return &s.Kind }, KindDeclared, KindExternal)},
+	{"kind", "", choice(func(s *Spec) *string { return &s.Kind }, KindDeclared, KindOrchestrator, KindExternal)},
 	{"description", "", text(DescriptionMax, func(s *Spec) *string { return &s.Description }, checkLine)},
 
-	{"model", KindDeclared, text(upstream.NameBytesMax, func(s *Spec) *string { return &s.Model }, actor.CheckName)},
-	{"prompt", KindDeclared, text(PromptTextMax, func(s *Spec) *string { return &s.Prompt }, nil)},
+	{"model", modelled, text(upstream.NameBytesMax, func(s *Spec) *string { return &s.Model }, actor.CheckName)},
+	{"prompt", modelled, text(PromptTextMax, func(s *Spec) *string { return &s.Prompt }, nil)},
 	{"tools", KindDeclared, list(SpecToolsMax, func(s *Spec) *[]string { return &s.Tools }, checkToolName)},
-	{"agents", KindDeclared, list(SpecTargetsMax, func(s *Spec) *[]string { return &s.Agents }, checkTarget)},
+	{"agents", modelled, list(SpecTargetsMax, func(s *Spec) *[]string { return &s.Agents }, checkTarget)},
 	{"on_failure", KindDeclared, choice(func(s *Spec) *string { return &s.OnFailure }, ReturnError, FailRun)},
-	{"parameters.temperature", KindDeclared, temperature},
-	{"parameters.max_tokens", KindDeclared, integer(1, upstream.MaxTokensMax, func(s *Spec, n int64) { s.Parameters.MaxTokens = int(n) })},
-	{"parameters.seed", KindDeclared, integer(math.MinInt64, math.MaxInt64, func(s *Spec, n int64) { s.Parameters.Seed = &n })},
+	{"parameters.temperature", modelled, number(2, func(s *Spec, f float64) { s.Parameters.Temperature = &f })},
+	{"parameters.max_tokens", modelled, integer(1, upstream.MaxTokensMax, func(s *Spec, n int64) { s.Parameters.MaxTokens = int(n) })},
+	{"parameters.seed", modelled, integer(math.MinInt64, math.MaxInt64, func(s *Spec, n int64) { s.Parameters.Seed = &n })},
+
+	{"threshold", KindOrchestrator, number(1, func(s *Spec, f float64) { s.Threshold = &f })},
+	{workflowTable + ".NAME", KindOrchestrator, workflow},
 
 	{"endpoint", KindExternal, text(EndpointMax, func(s *Spec) *string { return &s.Endpoint }, upstream.CheckURL)},
 	{"retry", KindExternal, choice(func(s *Spec) *string { return &s.Retry }, RetryNever, RetryMatched, RetrySafe)},
@@ -48,6 +52,7 @@ var specFields = []field{
 	{"capabilities", "", list(CapabilitiesMax, func(s *Spec) *[]string { return &s.Capabilities }, actor.CheckName)},
 	{"code", "", text(3, func(s *Spec) *string { return &s.Code }, nil)},
 	{providesField, "", provides},
+	{"user_text", "", choice(func(s *Spec) *string { return &s.UserText }, contract.FlagCodes.String(), contract.RedactCodes.String(), contract.KeepCodes.String())},
 	{"durability", "", choice(func(s *Spec) *string { return &s.Durability }, "journaled", "none")},
 	{"turns", "", choice(func(s *Spec) *string { return &s.Turns }, "serial", "interleaved")},
 	{"recursion", "", choice(func(s *Spec) *string { return &s.Recursion }, "by_agent", "by_actor")},
@@ -56,15 +61,34 @@ var specFields = []field{
 	{"default_session", "", choice(func(s *Spec) *string { return &s.DefaultSession }, actor.DefaultKey)},
 	{"max_active", "", integer(1, maxActiveMax, func(s *Spec, n int64) { s.MaxActive = int(n) })},
 	{"limits.steps", KindDeclared, integer(1, modelStepsMax, func(s *Spec, n int64) { s.Limits.Steps = int(n) })},
-	{"limits.model_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ModelTimeoutMS = n })},
+	{"limits.model_timeout_ms", modelled, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ModelTimeoutMS = n })},
 	{"limits.tool_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ToolTimeoutMS = n })},
-	{"limits.call_timeout_ms", KindDeclared, integer(1, callTimeoutMSMax, func(s *Spec, n int64) { s.Limits.CallTimeoutMS = n })},
+	{"limits.call_timeout_ms", modelled, integer(1, callTimeoutMSMax, func(s *Spec, n int64) { s.Limits.CallTimeoutMS = n })},
 	{"limits.invoke_timeout_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.InvokeTimeoutMS = n })},
 	{"limits.retry_attempts", KindExternal, integer(1, upstream.TriesMax, func(s *Spec, n int64) { s.Limits.RetryAttempts = int(n) })},
 	{"limits.retry_delay_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.RetryDelayMS = n })},
 	{"limits.retry_delay_max_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.RetryDelayMaxMS = n })},
 	{"limits.retry_time_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.RetryTimeMS = n })},
 	{"limits.retry_jitter", KindExternal, boolean(func(s *Spec, b bool) { s.Limits.RetryJitter = &b })},
+}
+
+// modelled is the kind of a field that declared agents and orchestrators have.
+const modelled = "modelled"
+
+// allows reports whether agents of a kind have the field.
+func (f *field) allows(kind string) bool {
+	return f.kind == "" || f.kind == kind || f.kind == modelled && kind != KindExternal
+}
+
+// fieldAt returns the field of a path, or nil.
+func fieldAt(path string) *field {
+	if strings.HasPrefix(path, workflowTable+".") {
+		path = workflowTable + ".NAME"
+	}
+	if i := slices.IndexFunc(specFields, func(f field) bool { return f.name == path }); i >= 0 {
+		return &specFields[i]
+	}
+	return nil
 }
 
 // maxActiveMax is the largest number of running turns that a spec can allow.
@@ -96,8 +120,8 @@ func specOf(members []member) (Spec, error) {
 	}
 	s.Kind = kindOfSource(members)
 	for _, m := range members {
-		i := slices.IndexFunc(specFields, func(f field) bool { return f.name == m.path })
-		if i < 0 {
+		f := fieldAt(m.path)
+		if f == nil {
 			_, empty := m.value.(emptyTable)
 			switch {
 			case !isTable(m.path):
@@ -109,8 +133,7 @@ func specOf(members []member) (Spec, error) {
 			}
 			continue
 		}
-		f := specFields[i]
-		if f.kind != "" && f.kind != s.Kind {
+		if !f.allows(s.Kind) {
 			report(m, fmt.Sprintf("not allowed for an agent of kind %s; remove it", s.Kind))
 		} else if err := f.set(&s, m.value); err != nil {
 			report(m, err.Error())
@@ -182,7 +205,7 @@ func newSpecOf(members []member) (Spec, error) {
 func kindOfSource(members []member) string {
 	kind := KindDeclared
 	for _, m := range members {
-		if m.path == "kind" && (m.value == KindDeclared || m.value == KindExternal) {
+		if m.path == "kind" && (m.value == KindDeclared || m.value == KindOrchestrator || m.value == KindExternal) {
 			return m.value.(string)
 		}
 		if m.path == "endpoint" {
@@ -202,6 +225,9 @@ func (s *Spec) missingFields() (problems Problems) {
 	}
 	if err := s.RetryPolicy().Check("retry_attempts", "retry_delay_ms", "retry_delay_max_ms", "retry_time_ms"); err != nil {
 		problems = append(problems, Problem{Field: "limits", Text: err.Error()})
+	}
+	if s.Kind == KindOrchestrator {
+		problems = append(problems, s.orchestratorProblems()...)
 	}
 	if s.Kind == KindExternal && s.Endpoint == "" {
 		problems = append(problems, Problem{Field: "endpoint", Text: `is missing; want the URL of the agent, like endpoint = "http://127.0.0.1:9001"`})
@@ -234,7 +260,7 @@ func unknownField(m member, kind string) string {
 	}
 	names = nil
 	for _, f := range specFields {
-		if f.kind == "" || f.kind == kind {
+		if f.allows(kind) {
 			names = append(names, f.name)
 		}
 	}
@@ -258,6 +284,8 @@ func describeValue(v any) string {
 		return string(v)
 	case objects:
 		return "a list of tables"
+	case namedObject:
+		return "a table"
 	default:
 		return "a table"
 	}
@@ -361,20 +389,22 @@ func boolean(set func(*Spec, bool)) func(*Spec, any) error {
 	}
 }
 
-func temperature(s *Spec, v any) error {
-	t, ok := v.(float64)
-	if n, isWhole := v.(int64); isWhole {
-		t, ok = float64(n), true
+// number returns the setter of a number from 0 to a limit.
+func number(highest float64, set func(*Spec, float64)) func(*Spec, any) error {
+	return func(s *Spec, v any) error {
+		t, ok := v.(float64)
+		if n, isWhole := v.(int64); isWhole {
+			t, ok = float64(n), true
+		}
+		switch {
+		case !ok:
+			return fmt.Errorf("want a number, got %s", describeValue(v))
+		case !(t >= 0 && t <= highest):
+			return fmt.Errorf("%v: want 0 to %v", t, highest)
+		}
+		set(s, t+0) // turns -0 into 0
+		return nil
 	}
-	switch {
-	case !ok:
-		return fmt.Errorf("want a number, got %s", describeValue(v))
-	case !(t >= 0 && t <= 2):
-		return fmt.Errorf("%v: want 0 to 2", t)
-	}
-	t += 0 // turns -0 into 0
-	s.Parameters.Temperature = &t
-	return nil
 }
 
 // checkLine validates text that is shown in lists and on terminals.

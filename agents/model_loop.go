@@ -13,7 +13,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -308,15 +307,7 @@ func (a toolUse) resultText() string {
 	if a.requestID == "" || !a.pending {
 		return resultText(a.answer)
 	}
-	if r := a.answer.Refusal; r != nil {
-		refused := contract.Refused(a.requestID, r)
-		return string(refused.Encode())
-	}
-	response, broken := contract.DecodeResponse(contentOf(a.answer.Parts), a.requestID, contract.DefaultLevels())
-	if broken != nil {
-		response = contract.Invalid(a.requestID, broken)
-	}
-	response.Warnings = append(response.Warnings, a.answer.Warnings...)
+	response := capabilityResponse(a.requestID, a.answer)
 	return string(response.Encode())
 }
 

@@ -87,7 +87,7 @@ func (s registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
 		refusal := actor.Refuse(actor.Invalid, `endpoint: is missing; want the URL of the agent, like "http://127.0.0.1:9001", or create a declared agent`)
 		refusal.Field = "endpoint"
 		return Spec{}, refusal
-	case operation == OpPut && spec.Kind != KindDeclared:
+	case operation == OpPut && spec.Kind == KindExternal:
 		refusal := actor.Refuse(actor.Invalid, "endpoint: not allowed for a declared agent; register an external agent instead")
 		refusal.Field = "endpoint"
 		return Spec{}, refusal

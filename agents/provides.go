@@ -5,7 +5,6 @@ package agents
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/contract"
-	"github.com/troupe-run/troupe/internal/nearest"
 )
 
 // ProvidesMax is the maximum number of capabilities of an agent.
@@ -75,39 +73,16 @@ func provides(s *Spec, v any) error {
 }
 
 func readCapability(table jsontext.Value) (c Capability, err error) {
-	d := jsontext.NewDecoder(strings.NewReader(string(table)))
-	if d.PeekKind() != '{' {
-		return c, fmt.Errorf("want a table with %s", strings.Join(capabilityFields, ", "))
-	}
-	if _, err := d.ReadToken(); err != nil {
-		return c, err
-	}
-	for d.PeekKind() == '"' {
-		name, err := d.ReadToken()
-		if err != nil {
-			return c, err
-		}
-		field := name.String()
-		v, err := d.ReadValue()
-		if err != nil {
-			return c, err
-		}
-		if err := c.set(field, v); err != nil {
-			return c, fmt.Errorf("%.80s: %w", field, err)
-		}
-	}
-	return c, nil
+	err = eachField(table, capabilityFields, c.set)
+	return c, err
 }
 
-// set sets a field from its JSON value; null is an absent value.
+// set sets a field from its JSON value.
 func (c *Capability) set(field string, v jsontext.Value) (err error) {
 	text := func(to *string) error {
 		if json.Unmarshal(v, to) != nil {
 			return errors.New("want text")
 		}
-		return nil
-	}
-	if v.Kind() == 'n' && slices.Contains(capabilityFields, field) {
 		return nil
 	}
 	switch field {
@@ -129,11 +104,6 @@ func (c *Capability) set(field string, v jsontext.Value) (err error) {
 		c.Output, err = readObject(v)
 	case "example":
 		c.Example, err = readObject(v)
-	default:
-		if near := nearest.Of(field, capabilityFields); near != "" {
-			return fmt.Errorf("is unknown; did you mean %s?", near)
-		}
-		return errors.New("is unknown; known fields: " + strings.Join(capabilityFields, ", "))
 	}
 	return err
 }

@@ -155,6 +155,9 @@ func newMember(lines []string, path, key string, value any, line int) member {
 	if tables, ok := value.([]map[string]any); ok && path == providesField {
 		m.value = newObjects(tables)
 	}
+	if table, ok := value.(map[string]any); ok && path == workflowTable+"."+key {
+		m.value = newNamedObject(key, table)
+	}
 	if line == 0 { // a table without a header line
 		m.line = 1 + max(0, slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, key) }))
 	}
@@ -260,6 +263,9 @@ func jsonMembers(prefix string, b []byte) ([]member, error) {
 			continue
 		}
 		one := member{path: path, value: jsonValue(raw)}
+		if prefix == workflowTable+"." && raw.Kind() == '{' {
+			one.value = namedObject{strings.TrimPrefix(path, prefix), raw.Clone()}
+		}
 		if path == providesField && raw.Kind() == '[' {
 			var list objects
 			if err := json.Unmarshal(raw, &list); err != nil {

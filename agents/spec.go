@@ -4,12 +4,14 @@ package agents
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
@@ -25,16 +27,20 @@ import (
 type Spec struct {
 	ID          string `json:"agent_id"`
 	Name        string `json:"name"` // for people; need not be unique
-	Kind        string `json:"kind"` // KindDeclared or KindExternal
+	Kind        string `json:"kind"` // KindDeclared, KindOrchestrator or KindExternal
 	Description string `json:"description,omitzero"`
 
-	// Declared agents only.
+	// Declared agents and orchestrators; tools and on_failure: declared agents only.
 	Model      string     `json:"model,omitzero"`
 	Prompt     string     `json:"prompt,omitzero"`
 	Tools      []string   `json:"tools,omitzero"`
 	Agents     []string   `json:"agents,omitzero"` // agents it may call; nil: any
 	OnFailure  string     `json:"on_failure,omitzero"`
 	Parameters Parameters `json:"parameters,omitzero"`
+
+	// Orchestrators only.
+	Threshold *float64            `json:"threshold,omitzero"` // confidence below which it asks the user
+	Workflows map[string]Workflow `json:"workflow,omitzero"`
 
 	// External agents only.
 	Endpoint    string `json:"endpoint,omitzero"`
@@ -48,6 +54,10 @@ type Spec struct {
 	// What the agent does for others, under the contract between agents.
 	Code     string       `json:"code,omitzero"` // alias of the agent: three capitals such as ANL
 	Provides []Capability `json:"provides,omitzero"`
+
+	// UserText is what becomes of codes of agents and capabilities in texts for users: see
+	// contract.ParseUserText. "" is off.
+	UserText string `json:"user_text,omitzero"`
 
 	Durability string `json:"durability"`
 	Turns      string `json:"turns"`
@@ -102,9 +112,16 @@ type Auth struct {
 
 // The kinds of Spec.
 const (
-	KindDeclared = "declared"
-	KindExternal = "external"
+	KindDeclared     = "declared"
+	KindOrchestrator = "orchestrator" // a declared agent whose turns are plans
+	KindExternal     = "external"
 )
+
+// HasModel reports whether the agent prompts the model of its spec.
+func (s *Spec) HasModel() bool { return s.Kind != KindExternal }
+
+// thresholdDefault is the threshold of an orchestrator that names none.
+const thresholdDefault = 0.7
 
 // The actions when a tool of a run fails.
 const (
@@ -175,6 +192,15 @@ func (s *Spec) setDefaults() {
 	}
 	or(&s.Transcript, declaredTranscript)
 	or(&s.Model, upstream.ScriptName)
+	if s.Kind == KindOrchestrator {
+		or(&s.Prompt, "You are "+s.Name+", and you talk with the user.")
+		or(&s.UserText, contract.RedactCodes.String())
+		if s.Threshold == nil {
+			threshold := thresholdDefault
+			s.Threshold = &threshold
+		}
+		return
+	}
 	or(&s.Prompt, defaultPrompt(s.Name))
 	or(&s.OnFailure, ReturnError)
 	if s.Tools == nil {
@@ -219,7 +245,7 @@ func (s *Spec) canCall() bool {
 
 // requests returns the agents whose capabilities the agent may ask for; nil: any.
 func (s *Spec) requests() []string {
-	if !slices.Contains(s.Tools, tools.RequestCapability) {
+	if s.Kind != KindOrchestrator && !slices.Contains(s.Tools, tools.RequestCapability) {
 		return []string{}
 	}
 	return s.Agents
@@ -249,6 +275,9 @@ func (s *Spec) MissingTools(registry *tools.Registry) []string {
 func (s *Spec) String() string {
 	if s.Kind == KindExternal {
 		return fmt.Sprintf("%s external at %s", s.ID, s.Endpoint)
+	}
+	if s.Kind == KindOrchestrator {
+		return fmt.Sprintf("%s orchestrator, model %s, workflows %s", s.ID, s.Model, strings.Join(slices.Sorted(maps.Keys(s.Workflows)), " "))
 	}
 	return fmt.Sprintf("%s declared, model %s, tools %s", s.ID, s.Model, strings.Join(s.Tools, " "))
 }

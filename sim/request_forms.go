@@ -211,6 +211,7 @@ var commonFields = []formField{
 	{name: "durability", absent: "journaled", good: plainValues("journaled", "none"), bad: append([]string{`""`, `"None"`, `"volatile"`}, notText...)},
 	{name: "turns", absent: "serial", good: plainValues("serial", "interleaved"), bad: append([]string{`""`, `"parallel"`}, notText...)},
 	{name: "recursion", absent: "by_agent", good: plainValues("by_agent", "by_actor"), bad: append([]string{`""`, `"none"`}, notText...)},
+	{name: "user_text", good: plainValues("flag", "redact", "off"), bad: append([]string{`""`, `"on"`}, notText...)},
 	{name: "priority", good: plainValues("normal", "high", "low"), bad: append([]string{`""`, `"urgent"`, `"High"`}, notText...)},
 }
 
@@ -271,7 +272,7 @@ func specValues(s *agents.Spec) formValues {
 		return strconv.FormatInt(n, 10)
 	}
 	v := formValues{"agent_id": s.ID, "description": s.Description, "capabilities": strings.Join(s.Capabilities, " "), "durability": s.Durability, "turns": s.Turns, "recursion": s.Recursion,
-		"priority": s.Priority, "kind": s.Kind, "model": s.Model, "prompt": s.Prompt, "tools": strings.Join(s.Tools, " "), "agents": strings.Join(s.Agents, " "), "on_failure": s.OnFailure,
+		"priority": s.Priority, "user_text": s.UserText, "kind": s.Kind, "model": s.Model, "prompt": s.Prompt, "tools": strings.Join(s.Tools, " "), "agents": strings.Join(s.Agents, " "), "on_failure": s.OnFailure,
 		"parameters.max_tokens": number(int64(s.Parameters.MaxTokens)), "limits.steps": number(int64(s.Limits.Steps)), "limits.model_timeout_ms": number(s.Limits.ModelTimeoutMS),
 		"limits.tool_timeout_ms": number(s.Limits.ToolTimeoutMS), "limits.call_timeout_ms": number(s.Limits.CallTimeoutMS), "limits.invoke_timeout_ms": number(s.Limits.InvokeTimeoutMS),
 		"limits.retry_attempts": number(int64(s.Limits.RetryAttempts)), "endpoint": s.Endpoint, "retry": s.Retry, "concurrency": number(int64(s.Concurrency)), "auth.env": s.Auth.Env}

@@ -240,7 +240,7 @@ func (f *AgentFiles) checkReferences(program Program) {
 // CheckModels adds a warning for each agent whose model is not in the list known.
 func (f *AgentFiles) CheckModels(known []string) {
 	for _, a := range f.Agents {
-		if a.Spec.Kind == agents.KindDeclared && !slices.Contains(known, a.Spec.Model) {
+		if a.Spec.HasModel() && !slices.Contains(known, a.Spec.Model) {
 			f.warn(a.Path, "model", "the configuration has no model %s; want one of %s", a.Spec.Model, strings.Join(known, ", "))
 		}
 	}
