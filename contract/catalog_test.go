@@ -221,3 +221,27 @@ func BenchmarkRoute(b *testing.B) {
 		}
 	}
 }
+
+// A catalog takes the compiled schemas of a former one for capabilities that have not changed.
+func TestSchemasAreCompiledOnce(t *testing.T) {
+	former := catalog(t, Declaration{"analyst", "ANL", []actor.Capability{npv()}})
+	changed := npv()
+	changed.Output = `{"type":"object"}`
+	example := npv()
+	example.Example = jsontext.Value(`{"cash_flows":[-1,3],"discount_rate":0.1}`)
+	for name, c := range map[string]struct {
+		capability actor.Capability
+		again      bool
+	}{"same": {npv(), true}, "another schema": {changed, false}, "another example": {example, false}} {
+		next, err := NewCatalog([]Declaration{{"second", "", []actor.Capability{c.capability}}}, nil, former)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again := next.row("ANL_NPV").input == former.row("ANL_NPV").input; again != c.again {
+			t.Errorf("%s: the schema of the former catalog is used: %t, want %t", name, again, c.again)
+		}
+		if owners := next.row("ANL_NPV").ownerNames(); owners != "second" {
+			t.Errorf("%s: the owners are %s", name, owners)
+		}
+	}
+}

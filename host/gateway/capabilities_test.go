@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/troupe-run/troupe/contract"
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // analyst is an external agent that provides capabilities, and answers with what is set.
@@ -106,6 +107,10 @@ func TestCapabilityRequest(t *testing.T) {
 
 	a.answers <- `{"npv":1}`
 	if response := a.ask("ANL", npvRequest("sess-789-20250118-143023", `,"correlation_id":"wf-1"`)); response["status"] != "SUCCESS" || !strings.Contains(<-a.got, `"correlation_id":"wf-1"`) {
+		t.Errorf("%v", response)
+	}
+	a.answers <- `{"npv":1}`
+	if response := a.ask("ANL", npvRequest("sess-789-20250118-143024", `,"correlation_id":"wf-2"`)); response["status"] != "SUCCESS" || !strings.Contains(<-a.got, `"correlation_id":"wf-2"`) {
 		t.Errorf("%v", response)
 	}
 	if _, _, list := a.do("GET", "/v1/runs?correlation_id=wf-1", ""); strings.Count(list, `"run_id"`) != 1 || !strings.Contains(list, `"workflow_id":"wf-1"`) {
@@ -239,6 +244,50 @@ func TestCapabilityHasOwners(t *testing.T) {
 	}
 }
 
+// An owner that does not answer gets no request while there is another one, and one whose circuit breaker
+// is open gets none at all.
+func TestCapabilityAvoidsOwnersWithoutAnswer(t *testing.T) {
+	a := startAnalyst(t)
+	const provides = `,"retry":"never","provides":[{"code":"DOC_GENERATE","description":"Writes a document."}]`
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/failing/") {
+			w.WriteHeader(500)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprint(w, "event: delta\ndata: {\"text\":\"{}\"}\n\nevent: done\ndata: {}\n\n")
+	}))
+	t.Cleanup(served.Close)
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	a.register("gone", gone.URL, provides)
+	a.register("there", served.URL, provides)
+	a.register("failing", served.URL+"/failing", provides)
+	send := func(agent string) string {
+		_, _, body := a.do("POST", "/v1/agents/"+agent+"/messages", `{"content":"x","timeout_ms":200}`)
+		return body
+	}
+	if body := send("gone"); a.server.config.External.Circuit("gone") != "closed" || a.server.config.External.Healthy("gone") {
+		t.Errorf("an agent without a server: %s", body)
+	}
+	for i := 0; a.server.config.External.Circuit("failing") != "open"; i++ {
+		if body := send("failing"); i == 20 {
+			t.Fatal(body)
+		}
+	}
+	const request = `{"source_agent":"ORC","target_agent":"DOC_GENERATE","capability_code":"DOC_GENERATE","request_id":"s%d-20250118-143022","inputs_json":{},"context":{"session_id":"s%[1]d"}}`
+	for i := range 20 { // among owners that answer, the session decides
+		if response := a.ask("DOC_GENERATE", fmt.Sprintf(request, i)); response["status"] != "SUCCESS" {
+			t.Errorf("%v", response)
+		}
+	}
+	named := strings.Replace(fmt.Sprintf(request, 20), `"target_agent":"DOC_GENERATE"`, `"target_agent":"failing"`, 1)
+	_, head, body := a.do("POST", "/v1/agents/failing:invoke", named)
+	if !strings.Contains(body, "its circuit breaker is open") || head.Get(runHeader) != "" {
+		t.Errorf("%v %s", head, body)
+	}
+}
+
 // The request of an agent during its run is a call of that run: it has its chain, and its user.
 func TestCapabilityRequestOfRun(t *testing.T) {
 	a := startAnalyst(t)
@@ -261,6 +310,16 @@ func TestCapabilityRequestOfRun(t *testing.T) {
 	}
 	if response := a.ask("ANL", strings.Replace(npvRequest("s-20250118-143023", ""), "CST", "ORC", 1), RunToken, own); response["status"] != "ERROR" || !strings.Contains(fmt.Sprint(response), "source_agent") {
 		t.Errorf("%v", response)
+	}
+	for field, context := range map[string]string{"context/session_id": `{"session_id":"s-8"}`, "context/user_id": `{"user_id":"bob"}`} { // of others
+		response := a.ask("ANL", npvRequest("s-20250118-143024", `,"context":`+context), RunToken, own)
+		if metadata, _ := response["metadata"].(map[string]any); response["status"] != "ERROR" || metadata["field"] != field {
+			t.Errorf("%s: %v, want an error of %s", context, response, field)
+		}
+	}
+	// Without the token of its run, the request would begin a run that has no limits of its caller.
+	if status, _, body := a.do("POST", "/v1/agents/ANL:invoke", npvRequest("s-20250118-143025", ""), egressHeader, ingress.ServerMark(a.server.config.Secret)); status != 403 || !strings.Contains(body, "it begins no run") {
+		t.Errorf("%d %s", status, body)
 	}
 	_, _, tree := a.do("GET", "/v1/runs/"+run+"?tree=1", "", userHeader, "alice")
 	if !strings.Contains(tree, `alice/analyst/s-7`) {
@@ -291,10 +350,18 @@ func TestCapabilityRequestOfModel(t *testing.T) {
 	for arguments, want := range map[string]string{
 		`{"capability_code":"ANL_NPW","inputs_json":{}}`:                        "did you mean ANL_NPV?",
 		`{"capability_code":"ANL_NPV","inputs_json":{},"target_agent":"other"}`: "its owners are analyst",
+		`{"capability_code":"ANL_NPV","inputs_json":{"cash_flows":[1,2]}}`:      "discount_rate",
 	} {
 		if body := use(arguments); !strings.Contains(body, want) || !strings.Contains(body, `\"status\":\"ERROR\"`) {
 			t.Errorf("%s: %s, want %s", arguments, body, want)
 		}
+	}
+	// An agent with a list of agents asks no others.
+	if status, _, body := a.do("POST", "/v1/agents", `{"name":"narrow","tools":["request_capability"],"agents":["planner"]}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if _, _, body := a.do("POST", "/v1/agents/narrow/messages", fmt.Sprintf(`{"content":%q}`, `use request_capability {"capability_code":"ANL_NPV",`+npvInputs+`}`)); !strings.Contains(body, "ANL_NPV is a capability of no agent that narrow may call") {
+		t.Errorf("%s", body)
 	}
 	if len(a.got) != 0 {
 		t.Error("a refused request has reached the agent")
@@ -310,12 +377,28 @@ func TestTimeoutHasPartialAnswer(t *testing.T) {
 	if response := a.ask("ANL", request); response["status"] != "TIMEOUT" || fmt.Sprint(response["result_json"]) != "map[npv:7]" || response["error_code"] != "EXECUTION_TIMEOUT" {
 		t.Errorf("%v", response)
 	}
+	a.answers <- `{"status":"PARTIAL","confidence_level":"LOW","result_json":{"npv":"much"},"warnings":[]}…`
+	if response := a.ask("ANL", strings.Replace(request, "143022", "143024", 1)); response["status"] != "TIMEOUT" || response["result_json"] != nil {
+		t.Errorf("a part that is no result of the capability: %v", response)
+	}
 	a.answers <- `The value is …`
 	if response := a.ask("ANL", strings.Replace(request, "143022", "143023", 1)); response["status"] != "TIMEOUT" || response["result_json"] != nil || !strings.Contains(fmt.Sprint(response["warnings"]), "cut after 13 bytes") {
 		t.Errorf("%v", response)
 	}
 	a.answers <- `The value is …`
-	if status, _, body := a.do("POST", "/v1/agents/analyst/messages", `{"content":"x","timeout_ms":300}`); status != 504 || !strings.Contains(body, `"partial":{"text":"The value is "}`) {
-		t.Errorf("%d %s", status, body)
+	first := ""
+	for range 2 { // the repeat is about the run of the first message
+		var timedOut struct {
+			Run     string          `json:"run_id"`
+			Partial json.RawMessage `json:"partial"`
+		}
+		status := a.doJSON(&timedOut, "POST", "/v1/agents/analyst/messages", `{"content":"x","timeout_ms":300}`, ingress.IdempotencyKey, "k")
+		if status != 504 || string(timedOut.Partial) != `{"text":"The value is "}` || first != "" && timedOut.Run != first {
+			t.Errorf("%d %+v, first run %s", status, timedOut, first)
+		}
+		first = timedOut.Run
+		if status, _, body := a.do("GET", "/v1/runs/"+first, ""); status != 200 {
+			t.Errorf("the run of the answer: %d %s", status, body)
+		}
 	}
 }

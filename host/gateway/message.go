@@ -91,7 +91,7 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 	case err != nil:
 		s.respondError(ctx, err)
 	case answer.Reply.Refusal != nil && answer.Reply.Refusal.Reason == actor.Deadline:
-		respondTimeout(s, ctx, call.ID, answer.Reply.Refusal)
+		respondTimeout(s, ctx, answer.Reply.Run, answer.Reply.Refusal)
 	default:
 		s.respondAnswer(ctx, call.To, answer)
 	}
@@ -150,7 +150,7 @@ func respondTimeout(s *Server, ctx *fasthttp.RequestCtx, run actor.CallID, r *ac
 	by, p := callerOf(ctx), refusalProblem(r)
 	reading := s.newTimeout(readTimeout)
 	defer reading.stop()
-	if _, err := s.runOwner(by, run); err == nil { // otherwise it repeats another message, or was not accepted
+	if _, err := s.runOwner(by, run); err == nil { // otherwise the message was not accepted in time
 		p.Run = run.String()
 		if part, err := clientOf(s, &by).Partial(reading, run); err == nil && !part.IsZero() {
 			p.Partial = &part

@@ -115,6 +115,7 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 			}
 			return actor.RefuseUnavailable(time.Second, "agent %s does not answer: its circuit breaker is open", agent)
 		}
+		s.capabilities.Unhealthy = func(agent string) bool { return external.Circuit(agent) != "" && !external.Healthy(agent) }
 	}
 	s.setRoutes(s.routes())
 	return s

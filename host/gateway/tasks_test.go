@@ -28,6 +28,16 @@ func TestDetachedCallIsShown(t *testing.T) {
 		t.Fatalf("%v: the agent gets %s", err, message)
 	}
 
+	// The state of a session has its own calls only.
+	other := strings.Replace(fmt.Sprintf(`{"content":%q,"session_id":"s-8"}`, ask), "prices", "costs", 1)
+	if status, _, body := a.do("POST", "/v1/agents/asker/messages", other, userHeader, "alice"); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	<-a.got
+	if _, _, body := a.do("GET", "/v1/sessions/s-7/state", "", userHeader, "alice"); strings.Count(body, `"taskId"`) != 1 {
+		t.Errorf("%s", body)
+	}
+
 	path, user := "/v1/tasks/"+sent.Correlation, []string{userHeader, "alice"}
 	pending := fmt.Sprintf(`"agent":"analyst","skill":"look","taskId":%q,"asker":"asker","session_id":"s-7","startTime":`, sent.Correlation)
 	for from, want := range map[string]string{
@@ -49,7 +59,9 @@ func TestDetachedCallIsShown(t *testing.T) {
 	}
 
 	news := a.openStream("GET", "/v1/sessions/s-7/events", "", user...)
-	a.answers <- `{"output":{"price":7},"confidence":0.9}`
+	for range 2 {
+		a.answers <- `{"output":{"price":7},"confidence":0.9}`
+	}
 	for delivered := ""; !strings.Contains(delivered, "skill_response"); { // the turn for the outcome
 		delivered = news.readUntil("user_input").Data
 		news.frames = nil

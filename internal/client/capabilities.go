@@ -27,6 +27,9 @@ import (
 type Capabilities struct {
 	// Unavailable returns why an agent gets no requests now, or nil. It may be nil.
 	Unavailable func(agent string) *actor.Refusal
+	// Unhealthy reports whether an agent does not answer, as far as known. It gets a request only if no
+	// other owner is healthy. The function may be nil.
+	Unhealthy func(agent string) bool
 
 	mu      sync.Mutex
 	of      []command.Agent // of catalog; it keeps the list reachable, so that no other has its address
@@ -76,11 +79,17 @@ func catalogOf(all []command.Agent, former *contract.Catalog) *contract.Catalog 
 	return catalog
 }
 
+// unhealthyLoad exceeds the load of any healthy agent.
+const unhealthyLoad = 1 << 20
+
 // state is the contract.State of the agents.
 func (k *Capabilities) state(agent string) (load int, refusal *actor.Refusal) {
 	k.mu.Lock()
 	load = k.open[agent]
 	k.mu.Unlock()
+	if k.Unhealthy != nil && k.Unhealthy(agent) {
+		load += unhealthyLoad
+	}
 	if k.Unavailable != nil {
 		refusal = k.Unavailable(agent)
 	}
