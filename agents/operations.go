@@ -59,6 +59,12 @@ func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
 			return change{}, refusal
 		}
 		return s.revokeKey(id)
+	case OpIssue:
+		id, refusal := nameMember(body, "key_id")
+		if refusal != nil {
+			return change{}, refusal
+		}
+		return s.issue(id)
 	case OpPutTool:
 		return s.putTool(body)
 	case OpDeleteTool:
@@ -68,7 +74,7 @@ func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
 		}
 		return s.deleteTool(name)
 	default:
-		all := []string{OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, OpPutTool, OpDeleteTool}
+		all := []string{OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, OpIssue, OpPutTool, OpDeleteTool}
 		return change{}, actor.Refuse(actor.Invalid, "want operation %s, got %.40q", strings.Join(all, ", "), operation)
 	}
 }
@@ -324,6 +330,17 @@ func (s registryState) revokeKey(id string) (change, *actor.Refusal) {
 		return s.announceAbsent(keyPrefix+id, unknown), nil
 	}
 	return change{updates: []actor.StateItem{{Name: keyPrefix + id}}, answer: keyAnswer{true, id}}, nil
+}
+
+// issue records that a key has issued a client token, for as long as the key exists.
+func (s registryState) issue(id string) (change, *actor.Refusal) {
+	var record map[string]jsontext.Value
+	if err := json.Unmarshal(s.value(keyPrefix+id), &record); err != nil {
+		return change{}, actor.RefuseNotFound(actor.WhatKey, "no key is named %s", id)
+	}
+	record["issues_tokens"] = jsontext.Value("true")
+	item := actor.StateItem{Name: keyPrefix + id, Value: invariant.Must(json.Marshal(record, json.Deterministic(true)))}
+	return change{updates: []actor.StateItem{item}, answer: keyAnswer{true, id}}, nil
 }
 
 func (s registryState) value(name string) []byte {

@@ -29,6 +29,7 @@ const (
 	OpDelete    = "agent.delete"   // {"agent_id"}
 	OpCreateKey = "key.create"     // record of a key with the digest of its secret, never the secret
 	OpRevokeKey = "key.revoke"     // {"key_id"}
+	OpIssue     = "key.issue"      // {"key_id"}: the key has issued a client token
 
 	OpPutTool    = "tool.put"    // definition of a tool: tools.Declared
 	OpDeleteTool = "tool.delete" // {"tool_name"}

@@ -93,6 +93,8 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 		{agents.OpCreateKey, strings.Replace(keyRecord("k2", "a"), `{`, `{"note":"`+strings.Repeat("x", 5000)+`",`, 1), actor.Invalid, "", "at most 4096 bytes"},
 		{agents.OpCreateKey, `{"digest":"x"}`, actor.Invalid, "key_id", "is missing"},
 		{agents.OpRevokeKey, `{"key_id":"k9"}`, actor.NotFound, "key_id", "no key is named k9"},
+		{agents.OpIssue, `{"key_id":"k9"}`, actor.NotFound, "key_id", "no key is named k9"},
+		{agents.OpIssue, `{}`, actor.Invalid, "key_id", "is missing"},
 		{"agent.frob", `{}`, actor.Invalid, "", "want operation agent.put"},
 	} {
 		out := f.apply(c.operation, c.body)
@@ -159,6 +161,11 @@ func TestCreateAndRevokeKeys(t *testing.T) {
 	f.mustApply(agents.OpCreateKey, keyRecord("k1", "a")) // repeated
 	keys := f.catalog().Keys
 	if len(keys) != 1 || keys[0].Name != "k1" || !strings.Contains(string(keys[0].Value), `"created_at":"1970-01-01T01:00:00`) {
+		t.Errorf("%s", keys)
+	}
+	f.mustApply(agents.OpIssue, `{"key_id":"k1"}`)
+	f.mustApply(agents.OpCreateKey, keyRecord("k1", "a")) // repeated: it has issued a token still
+	if keys = f.catalog().Keys; len(keys) != 1 || !strings.Contains(string(keys[0].Value), `"issues_tokens":true`) || !strings.Contains(string(keys[0].Value), `"name":"ci"`) {
 		t.Errorf("%s", keys)
 	}
 	f.mustApply(agents.OpRevokeKey, `{"key_id":"k1"}`)

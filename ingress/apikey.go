@@ -26,6 +26,7 @@ type Scope string
 const (
 	ScopeCall     Scope = "call"     // send messages to agents; signal and cancel runs
 	ScopeRead     Scope = "read"     // read agents, runs and their events
+	ScopeChat     Scope = "chat"     // talk to some agents, and see of them what a customer may
 	ScopeAgents   Scope = "agents"   // create, register and delete agents
 	ScopeOperator Scope = "operator" // with ScopeRead and ScopeCall: do so in the namespaces of other users; read figures of the whole deployment
 	ScopeAdmin    Scope = "admin"    // everything, including API keys
@@ -42,7 +43,9 @@ func DefaultScopes(first bool, user string) []Scope {
 }
 
 // Scopes returns all scopes in their canonical order.
-func Scopes() []Scope { return []Scope{ScopeCall, ScopeRead, ScopeAgents, ScopeOperator, ScopeAdmin} }
+func Scopes() []Scope {
+	return []Scope{ScopeCall, ScopeRead, ScopeChat, ScopeAgents, ScopeOperator, ScopeAdmin}
+}
 
 // Bounds of keys.
 const (
@@ -73,6 +76,9 @@ type Key struct {
 	// for User.
 	ActAsUser bool
 
+	// IssuesTokens reports whether the key has issued a client token.
+	IssuesTokens bool
+
 	// Agents are the only agents that requests with the key call and find, without duplicates and
 	// in order; all if empty. What these agents call in turn is their own.
 	Agents []string
@@ -95,6 +101,7 @@ type keyRecord struct {
 	ByKey   string  `json:"created_by_key_id,omitzero"`
 
 	Agents []string `json:"agents,omitempty"`
+	Issues bool     `json:"issues_tokens,omitzero"`
 }
 
 // NewKey returns a new key and the text that its holder presents: "troupe_", the
@@ -142,7 +149,7 @@ func (k *Key) Check() *actor.Refusal {
 	if len(k.Scopes) == 0 || !slices.Equal(k.Scopes, sortScopes(k.Scopes)) {
 		return invalid("scopes", "want some of %v, without duplicates", Scopes())
 	}
-	return checkKeyAgents(k.Agents, k.Scopes)
+	return nil
 }
 
 // LimitTo limits the key to agents, in any order.
@@ -151,12 +158,38 @@ func (k *Key) LimitTo(agents []string) *actor.Refusal {
 	if len(k.Agents) != len(agents) {
 		return invalid("agents", "contains a duplicate")
 	}
-	return k.Check()
+	return k.checkLimits()
 }
 
-// checkKeyAgents checks the agents to which a key is limited. The scopes that reach beyond calls and
-// reads would lift the limit: their holder could make an agent or a key of its own.
-func checkKeyAgents(agents []string, scopes []Scope) *actor.Refusal {
+// checkLimits checks the agents to which the key is limited. The scopes that reach beyond calls and
+// reads would lift the limit: their holder could make an agent or a key of its own. A key with the scope
+// chat is one customer's.
+func (k *Key) checkLimits() *actor.Refusal {
+	if r := checkAgents(k.Agents); r != nil {
+		return r
+	}
+	chats := slices.Contains(k.Scopes, ScopeChat)
+	for _, s := range k.Scopes {
+		switch {
+		case chats && len(k.Scopes) > 1:
+			return invalid("scopes", "the scope %s stands alone", ScopeChat)
+		case len(k.Agents) > 0 && s != ScopeCall && s != ScopeRead && s != ScopeChat:
+			return invalid("scopes", "a key that is limited to agents has the scope %s, or %s and %s, and this one asks for %s", ScopeChat, ScopeCall, ScopeRead, s)
+		}
+	}
+	switch {
+	case chats && len(k.Agents) == 0:
+		return invalid("agents", "a key with the scope %s names the agents that its user may talk to", ScopeChat)
+	case chats && k.User == "":
+		return invalid("user", "a key with the scope %s acts for one user: without a user it would share the conversations of all such keys", ScopeChat)
+	case chats && k.ActAsUser:
+		return invalid("act_as_user", "a key with the scope %s acts for one user", ScopeChat)
+	}
+	return nil
+}
+
+// checkAgents checks the names of the agents to which a key or a token is limited.
+func checkAgents(agents []string) *actor.Refusal {
 	if len(agents) > KeyAgentsMax {
 		return invalid("agents", "%d names, at most %d allowed", len(agents), KeyAgentsMax)
 	}
@@ -168,12 +201,12 @@ func checkKeyAgents(agents []string, scopes []Scope) *actor.Refusal {
 			return invalid("agents", "want names in order, without duplicates")
 		}
 	}
-	for _, s := range scopes {
-		if len(agents) > 0 && s != ScopeCall && s != ScopeRead {
-			return invalid("scopes", "a key that is limited to agents has no scope but %s and %s, and this one asks for %s", ScopeCall, ScopeRead, s)
-		}
-	}
 	return nil
+}
+
+// Chats reports whether the principal has the scope chat and no other.
+func Chats(by *actor.Principal) bool {
+	return len(by.Scopes) == 1 && by.Scopes[0] == string(ScopeChat)
 }
 
 // sortScopes returns the scopes without duplicates, in the order of Scopes.
@@ -242,7 +275,7 @@ func ScopeNames(scopes []Scope) []string {
 func (k *Key) Encode() []byte {
 	out := keyRecord{ID: k.ID, Name: k.Name, User: k.User, ActAs: k.ActAsUser, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
 	out.Created, out.Expires = formatTime(k.Created), formatTime(k.Expires)
-	out.By, out.ByKey, out.Agents = k.CreatedBy, k.CreatedByKey, k.Agents
+	out.By, out.ByKey, out.Agents, out.Issues = k.CreatedBy, k.CreatedByKey, k.Agents, k.IssuesTokens
 	return invariant.Must(json.Marshal(out))
 }
 
@@ -253,8 +286,8 @@ func DecodeKey(b []byte) (k Key, err error) {
 		return Key{}, fmt.Errorf("API key: %w", err)
 	}
 	k.ID, k.Name, k.User, k.ActAsUser, k.Scopes = in.ID, in.Name, in.User, in.ActAs, in.Scopes
-	k.CreatedBy, k.CreatedByKey, k.Agents = in.By, in.ByKey, in.Agents
-	if r := k.Check(); r != nil {
+	k.CreatedBy, k.CreatedByKey, k.Agents, k.IssuesTokens = in.By, in.ByKey, in.Agents, in.Issues
+	if r := cmp.Or(k.Check(), k.checkLimits()); r != nil {
 		return Key{}, fmt.Errorf("API key %.40q: %w", in.ID, r)
 	}
 	digest, err := hex.DecodeString(in.Digest)

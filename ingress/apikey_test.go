@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,6 +148,15 @@ func TestKeyRecordRoundTrip(t *testing.T) {
 			t.Fatal(r)
 		}
 		k.ActAsUser = rapid.Bool().Draw(t, "act as user")
+		k.IssuesTokens = rapid.Bool().Draw(t, "issues tokens")
+		if slices.Contains(scopes, ScopeChat) {
+			k.Scopes, k.User, k.ActAsUser = []Scope{ScopeChat}, "alice", false
+		}
+		if len(k.Scopes) == 1 && k.Scopes[0] != ScopeAgents && k.Scopes[0] != ScopeOperator && k.Scopes[0] != ScopeAdmin {
+			if r := k.LimitTo(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"front", "back", "A.b_c-1"}), 1, 3, rapid.ID).Draw(t, "agents")); r != nil {
+				t.Fatal(r)
+			}
+		}
 		back, err := DecodeKey(k.Encode())
 		if err != nil || !reflect.DeepEqual(back, k) || !back.Matches(text) || !bytes.Equal(back.Encode(), k.Encode()) {
 			t.Fatalf("%+v becomes %+v: %v", k, back, err)

@@ -90,6 +90,32 @@ const (
 	StateReplayed        = "REPLAYED" // of a replay: all its messages were sent
 )
 
+// hiddenStates are the states of a run that are RUNNING to a client with the scope chat.
+var hiddenStates = []string{StateCallingAgent, StateCallingTool}
+
+// forCustomer removes what a client with the scope chat may not see: tools and agents that the run uses,
+// what an approval is about, counts of tokens, and the words of failures.
+func (m *ChannelMessage) forCustomer() {
+	m.Usage, m.Child = nil, ""
+	if slices.Contains(hiddenStates, m.State) {
+		m.State, m.Detail = StateRunning, nil
+	}
+	if d, ok := m.Detail.(*detail); ok {
+		m.Detail = &detail{Approval: d.Approval, Decision: d.Decision, ToolCall: d.ToolCall, Status: d.Status, Until: d.Until, Attempt: d.Attempt, Void: d.Void}
+		if m.State != StateParked { // else it is the agent's own
+			m.Detail.(*detail).Text = d.Text
+		}
+	}
+	switch m.Type {
+	case ChannelApprovalRequired:
+		m.Tool, m.Summary, m.ToolCall = "", nil, ""
+	case ChannelError:
+		if m.Run != "" {
+			m.Error, m.Detail = "the message could not be answered", nil
+		}
+	}
+}
+
 // Append appends the message as JSON.
 func (m *ChannelMessage) Append(b []byte) []byte {
 	if m.Type != ChannelError {

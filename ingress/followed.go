@@ -180,6 +180,9 @@ func (s *Socket) show(all []ChannelMessage) {
 				f.started = append(f.started[max(0, len(f.started)-startedMax+1):], run)
 			}
 		}
+		if s.chats {
+			all[i].forCustomer()
+		}
 		s.enqueue(&all[i])
 	}
 }

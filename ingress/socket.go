@@ -50,6 +50,7 @@ const (
 type Socket struct {
 	opened   actor.Time
 	known    bool // the handshake has authenticated the client
+	chats    bool // the client sees what a customer may
 	greeted  bool // a hello was received
 	ready    bool // and accepted
 	hello    Hello
@@ -255,7 +256,7 @@ func (s *Socket) admitted(in *Admitted) {
 		s.flushAndClose(code, in.Detail)
 		return
 	}
-	s.ready, s.cursors = true, in.Cursors
+	s.ready, s.cursors, s.chats = true, in.Cursors, in.Chats
 	m := ChannelMessage{Type: ChannelState, State: StateReady, Detail: &struct {
 		User   string `json:"user_id"`
 		Device string `json:"device_id"`

@@ -30,6 +30,7 @@ type (
 		Later        bool   // the refused client may be admitted later
 		User, Device string
 		Cursors      SessionCursors
+		Chats        bool // the client sees what a customer may
 	}
 	// Attached answers an Attach.
 	Attached struct {

@@ -174,6 +174,7 @@ func (r EndReason) String() string {
 type Stream struct {
 	tree         bool
 	treeOption   string
+	show         func(body []byte) []byte // what the reader sees of an event; nil: all
 	unframed     bool
 	cursor       Cursor // part of the client's cursor not yet assigned to a branch
 	retry        actor.Duration
@@ -201,12 +202,14 @@ type Stream struct {
 
 // StreamConfig configures a Stream.
 type StreamConfig struct {
-	Run          actor.CallID
-	Tree         bool           // includes all runs below
-	TreeOption   string         // what the client adds for Tree; the default is that of HTTP
-	Unframed     bool           // the reader is in this process: it gets items, no pings and no reason of the end
-	After        Cursor         // position of the client; empty starts at the first event
-	Random       uint64         // spreads the reconnect delays of many clients
+	Run        actor.CallID
+	Tree       bool   // includes all runs below
+	TreeOption string // what the client adds for Tree; the default is that of HTTP
+	Unframed   bool   // the reader is in this process: it gets items, no pings and no reason of the end
+	After      Cursor // position of the client; empty starts at the first event
+	Random     uint64 // spreads the reconnect delays of many clients
+	// Show returns what the reader sees of the body of an event; nil: all of it.
+	Show         func(body []byte) []byte
 	WriteTimeout actor.Duration // time for the client to take QueueBytesMax bytes, or all that is pending; 0 means the constant WriteTimeout
 }
 
@@ -222,7 +225,7 @@ func NewStream(c StreamConfig) *Stream {
 		c.TreeOption = "?tree=1"
 	}
 	root := &branch{run: c.Run}
-	return &Stream{tree: c.Tree, treeOption: c.TreeOption, unframed: c.Unframed, cursor: c.After, retry: RetryMean/2 + actor.Duration(c.Random%uint64(RetryMean)), writeTimeout: c.WriteTimeout,
+	return &Stream{tree: c.Tree, treeOption: c.TreeOption, unframed: c.Unframed, show: c.Show, cursor: c.After, retry: RetryMean/2 + actor.Duration(c.Random%uint64(RetryMean)), writeTimeout: c.WriteTimeout,
 		branches: []*branch{root}, restoring: []*branch{root}}
 }
 
@@ -325,6 +328,9 @@ func (s *Stream) write(add func([]byte) []byte) {
 
 // writeEvent appends an event to the next Write.
 func (s *Stream) writeEvent(of runs.Type, body []byte) {
+	if s.show != nil {
+		body = s.show(body)
+	}
 	cursor := string(s.appendCursor(nil, s.branches[0]))
 	if s.unframed {
 		s.pending.Items = append(s.pending.Items, Item{cursor, of, body})

@@ -69,8 +69,8 @@ type KeysCreateCmd struct {
 	Name    string        `help:"Purpose of the key, shown in the list."`
 	User    string        `help:"User that the key acts for, at most 256 bytes; several keys may share one. Users do not see each other's runs and sessions; all keys without a user share theirs."`
 	ActAs   bool          `name:"act-as-user" help:"Each request with the key may name the user that it acts for, in the header X-User-Id or the field user_id of a message: for a service that has authenticated its users."`
-	Scope   []string      `enum:"call,read,agents,operator,admin" help:"Permission: call (send messages; signal, cancel; decide about tool calls), read (runs, events), agents (create, register, delete; ask models), operator (with read and call: those of other users; tools; metrics), admin (all of these, and keys). Repeatable; default: admin for the first key if it has no --user, else call and read."`
-	Agent   []string      `placeholder:"NAME" help:"Call and find this agent only; what it calls in turn is its own. Repeatable, with the scopes call and read only; default: all agents."`
+	Scope   []string      `enum:"call,read,chat,agents,operator,admin" help:"Permission: call (send messages; signal, cancel; decide about tool calls), read (runs, events), chat (alone, with --user and --agent: talk to these agents as a customer, who sees no tool, prompt or token count), agents (create, register, delete; ask models), operator (with read and call: those of other users; tools; metrics; tokens for browsers), admin (all of these, and keys). Repeatable; default: admin for the first key if it has no --user, else call and read."`
+	Agent   []string      `placeholder:"NAME" help:"Call and find this agent only; what it calls in turn is its own. Repeatable, with the scopes call, read and chat only; default: all agents."`
 	Expires time.Duration `help:"Validity, for example 720h; unlimited if absent."`
 	JSON    bool          `help:"Print JSON."`
 }
@@ -88,6 +88,7 @@ Examples:
   troupe keys create --user alice@example.com
   troupe keys create --act-as-user --name chat-app
   troupe keys create --act-as-user --name website --agent front
+  troupe keys create --user alice --agent front --scope chat
   TROUPE_KEY=$(troupe keys create --data data) troupe runs list`
 }
 

@@ -36,6 +36,7 @@ type CLI struct {
 	Approvals ApprovalsCmd `cmd:"" help:"List, show and decide about tool calls that wait for a person."`
 
 	Keys   KeysCmd   `cmd:"" help:"Create, list and revoke API keys."`
+	Tokens TokensCmd `cmd:"" help:"Issue tokens for pages in browsers."`
 	Sim    SimCmd    `cmd:"" help:"Run simulations from seeds."`
 	Replay ReplayCmd `cmd:"" help:"Replay a failed seed from its folder."`
 	Load   LoadCmd   `cmd:"" help:"Measure a node under load."`

@@ -32,7 +32,8 @@ type caller struct {
 
 	invocation uint32 // of the agent that got the token; 0 if unknown
 
-	agents []string // the only agents that it calls and finds; all if empty
+	agents  []string   // the only agents that it calls and finds; all if empty
+	expires actor.Time // of its token; 0: it has none
 
 	namesUsers bool   // its requests may name any user
 	namedBy    string // share key of the caller whose request named this one; empty if none did
@@ -126,7 +127,7 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 	case scope == scopeModels:
 		scope = ingress.ScopeAgents
 	}
-	if anonymous := len(presented) == 0; anonymous || isForeignBearer(presented) {
+	if anonymous := len(presented) == 0; anonymous || isForeignBearer(presented) && !s.config.Keys.issuing() {
 		if isOwner(conn) {
 			return &ownerCaller, nil
 		}
@@ -141,6 +142,9 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 			return nil, p
 		}
 	}
+	if token := bearerToken(presented); ingress.IsClientToken(token) {
+		return s.config.Keys.authorizeToken(s.config.Secret, h, token, scope)
+	}
 	held, ok := s.config.Keys.authenticate(conn, presented)
 	if !ok {
 		if id, expired := s.config.Keys.expired(bearerToken(presented), wallTime()); expired {
@@ -150,7 +154,7 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 		p.wrongKey = strings.HasPrefix(bearerToken(presented), "troupe_")
 		return nil, p
 	}
-	if !ingress.Allows(held.caller.Principal, scope) {
+	if !ingress.Allows(held.caller.Principal, scope) && !(held.caller.chats() && mayChat(h, scope)) {
 		return nil, lacksScope(held.ID, scope)
 	}
 	return &held.caller, nil
@@ -198,6 +202,10 @@ func (s *Server) hasCredential(h *fasthttp.RequestHeader) bool {
 	if _, ok := s.config.Keys.authenticate(nil, h.Peek(fasthttp.HeaderAuthorization)); ok {
 		return true
 	}
+	if token := bearerToken(h.Peek(fasthttp.HeaderAuthorization)); ingress.IsClientToken(token) {
+		_, p := s.config.Keys.authorizeToken(s.config.Secret, h, token, ingress.ScopeRead)
+		return p == nil
+	}
 	_, _, r := ingress.ReadToken(s.config.Secret, runTokenOf(h))
 	return r == nil
 }
@@ -233,7 +241,7 @@ func unauthorized(detail string) *problem {
 }
 
 func invalidKey() *problem {
-	return unauthorized("invalid API key: it may be mistyped, expired or revoked; see `troupe keys list`")
+	return unauthorized("invalid API key or token: it may be mistyped, expired or revoked; see `troupe keys list`")
 }
 
 // wallTime returns the current time, against which keys expire.

@@ -37,6 +37,7 @@ var rights = map[string]string{
 	"send heartbeats": "agents",
 	"manage keys":     "admin",
 	"make backups":    "admin",
+	"issue tokens":    "operator",
 
 	"see health":    anyone,
 	"see pages":     anyone, // no data: the requests of a page are authorized
@@ -60,7 +61,7 @@ var promisedRights = []string{
 	"| `call` | messages, signals, cancellation and retries of runs; creation and deletion of sessions; decisions about tool calls |",
 	"| `read` | agents, runs, events, sessions, tools and their calls, approvals |",
 	"| `agents` | creation, registration and deletion of agents; heartbeats of own agents, with `operator` of all; [models](#models) |",
-	"| `operator` | metrics, `served_runs` of agents, changes of tools, with `agents` also names of [built-in agents](guide-agents.md#agents-in-go), appended messages; with `read` and `call` also what belongs to other users |",
+	"| `operator` | [tokens](#tokens-for-browsers), metrics, `served_runs` of agents, changes of tools, with `agents` also names of [built-in agents](guide-agents.md#agents-in-go), appended messages; with `read` and `call` also what belongs to other users |",
 	"| `admin` | everything, including keys and backups |",
 	"Such a request has all scopes but `admin`; a bearer that does not begin with `troupe_` is ignored there.",
 	"A request with `x-run-token`, or with a bearer that begins with `troupe-run.`, needs no key but the valid token of an open run. It acts in",
@@ -148,6 +149,7 @@ var routeRights = []routeRight{
 	{"GET /v1/keys", "manage keys", "/v1/keys", "", 200, shared},
 	{"POST /v1/keys", "manage keys", "/v1/keys", `{"scopes":["admin"]}`, 201, shared},
 	{"DELETE /v1/keys/{id}", "manage keys", "/v1/keys/{key}", "", 200, shared},
+	{"POST /v1/tokens", "issue tokens", "/v1/tokens", `{"user":"carol","agents":["helper"]}`, 201, shared}, // see TestTokens
 	{"POST /v1/backups", "make backups", "/v1/backups", `{"name":"backup"}`, 201, shared},
 	{"GET /metrics", "see metrics", "/metrics", "", 200, shared},
 	{"GET /chat", "see pages", "/chat", "", 200, shared},

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // peerWatchDelay is the delay before a waiting request checks that its client is
@@ -31,7 +33,8 @@ var (
 type clientContext struct {
 	server   *Server
 	conn     net.Conn
-	keyID    string // id of the API key, if any
+	keyID    string     // id of the API key, if any
+	expires  actor.Time // of the token of the request; 0: it has none
 	deadline time.Time
 	started  atomic.Bool   // Done was called
 	timer    *time.Timer   // starts watch
@@ -60,7 +63,8 @@ func (s *Server) newClientContext(ctx *fasthttp.RequestCtx, timeout time.Duratio
 	if began.IsZero() { // it arrived over a socket
 		began = time.Now()
 	}
-	w.server, w.conn, w.keyID, w.deadline = s, ctx.Conn(), callerOf(ctx).Key, began.Add(timeout)
+	by := callerOf(ctx)
+	w.server, w.conn, w.keyID, w.expires, w.deadline = s, ctx.Conn(), by.Key, by.expires, began.Add(timeout)
 	return w
 }
 
@@ -68,7 +72,7 @@ func (s *Server) newClientContext(ctx *fasthttp.RequestCtx, timeout time.Duratio
 // stop, and not use the context afterwards.
 func (s *Server) newTimeout(timeout time.Duration) *clientContext {
 	w := clientContexts.Get().(*clientContext)
-	w.server, w.conn, w.keyID, w.deadline = s, nil, "", time.Now().Add(timeout)
+	w.server, w.conn, w.keyID, w.expires, w.deadline = s, nil, "", 0, time.Now().Add(timeout)
 	return w
 }
 
@@ -113,7 +117,7 @@ func (w *clientContext) watch() {
 			w.end(context.Canceled, errClientGone)
 			return
 		case <-checkKey:
-			if !w.server.config.Keys.Valid(w.keyID) {
+			if !stillValid(w.server.config.Keys, w.keyID, w.expires) {
 				w.end(context.Canceled, errKeyRevoked)
 				return
 			}

@@ -16,7 +16,11 @@ import (
 
 // clientOf returns the client of the node for which a request acts.
 func clientOf(s *Server, by *caller) *client.Client {
-	return &client.Client{Node: s.node, By: by.Principal, Share: by.shareKey(), Key: by.Key, Keys: s.config.Keys, Agents: by.agents, Stopping: s.stopping}
+	c := &client.Client{Node: s.node, By: by.Principal, Share: by.shareKey(), Key: by.Key, Keys: s.config.Keys, Agents: by.agents, Stopping: s.stopping}
+	if by.expires != 0 {
+		c.Keys = expiringKeys{s.config.Keys, by.expires}
+	}
+	return c
 }
 
 // requestOf returns a request without its content. The route is part of its idempotency key, and keys

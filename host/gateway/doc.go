@@ -48,6 +48,7 @@
 //	GET             /v1/openai/models/{id}
 //	GET POST        /v1/keys
 //	DELETE          /v1/keys/{id}
+//	POST            /v1/tokens
 //	POST            /v1/backups
 //
 // Every answer shows durable state only. Every error is problem+json;

@@ -99,7 +99,7 @@ func (s forwardedRuns) workingOn(by *caller, run actor.CallID) (*caller, *proble
 	case err != nil:
 		s.log.Error("cannot look up an agent", "error", err.Error())
 		return nil, internalProblem()
-	case !ok || principal != by.User && !by.isAdmin():
+	case !ok || by.chats() || principal != by.User && !by.isAdmin():
 		return nil, runNotOpen(run)
 	}
 	return &caller{Principal: actor.Principal{Tenant: owner.Actor.Tenant, User: fmt.Sprintf("run:%s", run), Key: by.Key}, Run: run, Actor: owner.Actor, registrar: registrar(principal)}, nil

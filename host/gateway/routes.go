@@ -114,6 +114,7 @@ func (s *Server) routes() []route {
 		{get, "/v1/approvals/{id}", read, user, approvalRoutes{s}.getApproval},
 		{post, "/v1/approvals/{id}:decide", scopePerson, user, approvalRoutes{s}.decideApproval},
 
+		{post, "/v1/tokens", operator, nil, tokenRoute{s}.issue},
 		{get, "/v1/keys", admin, page, s.listKeys},
 		{post, "/v1/keys", admin, nil, s.createKey},
 		{del, "/v1/keys/{id}", admin, nil, s.revokeKey},
@@ -284,8 +285,11 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 			c, p = authorizeSession(s, ctx, r.scope)
 		} else if c = s.admitted.take(h, r.scope); c == nil {
 			c, p = s.authorize(h, r.scope, ctx.Conn())
-		} else if c.Key != "" && !s.config.Keys.Valid(c.Key) { // revoked while the body arrived
+		} else if c.lost(s.config.Keys) { // revoked while the body arrived
 			p = invalidKey()
+		}
+		if p == nil && c.chats() && !chatMayUse(&r) {
+			p = lacksChat(&r)
 		}
 		if p != nil {
 			s.throttle(ctx.Conn(), p).write(ctx)
@@ -309,8 +313,11 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 		}
 		ctx.SetUserValue(callerKey, c)
 		r.handle(ctx)
-		if c.Key != "" && ctx.IsGet() && !ctx.Hijacked() && !s.config.Keys.Valid(c.Key) { // the key may have expired during a long poll
+		if ctx.IsGet() && !ctx.Hijacked() && c.lost(s.config.Keys) { // the key may have expired during a long poll
 			invalidKey().write(ctx)
+		}
+		if c.chats() && !ctx.Hijacked() {
+			showChat(ctx, c, &r)
 		}
 	}
 }

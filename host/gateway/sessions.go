@@ -196,7 +196,11 @@ func (s sessionRoutes) getMessages(ctx *fasthttp.RequestCtx) {
 			var d command.Agent
 			if d, unknown = s.findAgent(ctx, q.Agent); unknown == nil {
 				q.Agent = d.Name
+			} else if len(by.agents) > 0 { // it may exist, for others
+				p = unknown
 			}
+		} else if len(by.agents) == 1 {
+			q.Agent = by.agents[0]
 		}
 	}
 	if before := string(ctx.QueryArgs().Peek("before")); p == nil && before != "" {

@@ -259,7 +259,7 @@ func (d *socketDriver) revoked() bool {
 		return false
 	}
 	d.checked = time.Now()
-	return !d.server.config.Keys.Valid(d.by.Key)
+	return d.by.lost(d.server.config.Keys)
 }
 
 func (d *socketDriver) answer(in ingress.SocketInput) { d.results = append(d.results, in) }
@@ -400,8 +400,8 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	d.watch = clientOf(d.server, &d.by).Watch(d.server.stopping)
 	context.AfterFunc(d.ctx, d.watch.Close)
 	close(d.admitted)
-	if !ingress.Allows(d.by.Principal, ingress.ScopeCall) { // it cannot give results
-		return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by)}
+	if !ingress.Allows(d.by.Principal, ingress.ScopeCall) && !d.by.chats() { // it cannot give results
+		return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by), Chats: d.by.chats()}
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, readTimeout)
 	defer cancel()
@@ -411,7 +411,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	}
 	d.updates, d.leave = updates, stop
 	context.AfterFunc(d.ctx, stop)
-	return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by)}
+	return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by), Chats: d.by.chats()}
 }
 
 // askTools passes on the calls of the device that were not sent yet.

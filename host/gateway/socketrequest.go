@@ -71,9 +71,9 @@ func performedWith(code, detail string, retryAfter int64) ingress.Performed {
 func (d *socketDriver) checkRequest(r *ingress.SocketRequest) *problem {
 	decides := r.Type == ingress.SocketDecision || r.Type == ingress.SocketToolResult
 	switch {
-	case d.by.Key != "" && !d.server.config.Keys.Valid(d.by.Key):
+	case d.by.lost(d.server.config.Keys):
 		return invalidKey()
-	case !ingress.Allows(d.by.Principal, ingress.ScopeCall):
+	case !ingress.Allows(d.by.Principal, ingress.ScopeCall) && !d.by.chats():
 		return lacksScope(d.by.Key, ingress.ScopeCall)
 	case decides && d.shook.agent:
 		return actsForRun()

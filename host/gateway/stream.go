@@ -69,7 +69,11 @@ type streamConn struct {
 func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, cursor ingress.Cursor, onEnd func()) {
 	by := callerOf(ctx)
 	t := &streamConn{server: s, run: run, conn: ctx.Conn(), started: s.clock(), origin: listedOrigin(s.config.Origins, &ctx.Request.Header)}
-	t.events = clientOf(s, &by).Stream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}, s.stopping, t.now)
+	config := ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}
+	if by.chats() {
+		config.Show = by.showEvent
+	}
+	t.events = clientOf(s, &by).Stream(config, s.stopping, t.now)
 	t.cleanup = sync.OnceFunc(func() {
 		t.events.Close()
 		onEnd()

@@ -26,6 +26,9 @@ func (c *Client) Approval(ctx context.Context, id runs.ToolCallID) (command.Tool
 // CheckDecider refuses a client that may decide about no tool call, because it lacks a scope that
 // the server wants for decisions. There is none if the scope is empty.
 func (c *Client) CheckDecider(scope ingress.Scope) error {
+	if ingress.Chats(&c.By) {
+		return &Forbidden{Scope: string(ingress.ScopeCall), Detail: "a client with the scope chat decides about no tool call: a colleague of the people who serve it does"}
+	}
 	if scope == "" || ingress.Allows(c.By, scope) {
 		return nil
 	}

@@ -9,6 +9,9 @@ export function setApiKey(key) {
   else sessionStorage.removeItem(slot);
 }
 
+// isToken reports whether a key is a token that a website has given to this tab, and not a person's own.
+export const isToken = (key) => key.startsWith("troupe_token.");
+
 // Problem is an answer of the server that refuses a request.
 export class Problem extends Error {
   constructor(status, body) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The chat page: agents, conversations, and the runs of one of them.
 
-import { apiKey, request, setApiKey } from "./api.js";
+import { apiKey, isToken, request, setApiKey } from "./api.js";
 import { Channel } from "./channel.js";
 import { ago, announce, byId, el } from "./dom.js";
 import { belongsTo, draft, forgetAll, keepDraft, keepUnsent, takeUnsent } from "./outbox.js";
@@ -502,8 +502,14 @@ matchMedia("(max-width: 760px)").addEventListener("change", () => showSidebar(fa
 // Keys
 
 function askForKey(reason) {
-  byId("key-error").textContent = apiKey() ? reason : "";
-  setApiKey("");
+  const token = isToken(apiKey());
+  byId("key-title").textContent = token ? "Your access has ended" : "Access";
+  byId("key-hint").textContent = token ? "Open this chat again from the page that you came from. Your conversations are kept."
+    : "Open this chat from the page that offers it, or enter the key or the token that you were given. It is kept until this tab is closed.";
+  for (const part of ["key-label", "key", "key-submit"]) byId(part).hidden = token;
+  byId("key").required = !token;
+  byId("key-error").textContent = apiKey() && !token ? reason : "";
+  if (!token) setApiKey("");
   if (!byId("key-dialog").open) byId("key-dialog").showModal();
 }
 byId("key-dialog").addEventListener("cancel", (e) => e.preventDefault());
@@ -511,7 +517,7 @@ byId("key-form").addEventListener("submit", (e) => {
   e.preventDefault();
   const key = byId("key").value.trim();
   if (!/^troupe_[\w.-]+$/.test(key)) {
-    byId("key-error").textContent = "A key begins with troupe_.";
+    byId("key-error").textContent = "A key or a token begins with troupe_.";
     return;
   }
   setApiKey(key);

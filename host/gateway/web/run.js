@@ -48,7 +48,7 @@ export class RunView {
   }
 
   get waits() {
-    return [...this.cards.values()].some((c) => c.open);
+    return [...this.cards.values()].some((c) => c.open && !c.others);
   }
 
   setAgent(agent) {
@@ -173,6 +173,7 @@ export class RunView {
       call.dataset.state = ok ? "ok" : "failed";
       call.querySelector(".activity-status").textContent = ok ? "done" : d.code || d.status.toLowerCase();
     }
+    if (m.state === "WAITING_APPROVAL" && [...this.cards.values()].some((c) => c.open && c.others)) this.phaseText.textContent = "Waiting for a colleague";
     if (m.state === "RUNNING" && this.waits) this.phaseText.textContent = "Waiting for you";
     const card = this.cards.get(d.tool_call_id);
     if (card?.open && d.status) card.finish(d.code ? `Ended: ${d.code}` : (card.given ?? "Answered"), !d.code);
@@ -191,7 +192,7 @@ export class RunView {
   showParked(d) {
     this.closeSegment();
     const notice = el("div", { class: "notice" }, el("p", { text: "This does not go on by itself yet. The operator continues it once its cause is mended; you can stop it." }),
-      el("details", { class: "small" }, el("summary", { text: "Details" }), el("pre", { class: "args", tabindex: "0", text: visible(`${d.code}: ${d.text}`) }), el("p", { text: `Run ${this.id}` })));
+      el("details", { class: "small" }, el("summary", { text: "Details" }), el("pre", { class: "args", tabindex: "0", text: visible(d.code ? `${d.code}: ${d.text}` : "The operator sees the reason.") }), el("p", { text: `Run ${this.id}` })));
     this.parked = notice;
     this.body.append(notice);
     announce("The run is interrupted, until its operator continues it");
@@ -225,6 +226,7 @@ export class RunView {
 
   approval(m, live) {
     if (this.cards.has(m.approval_id)) return;
+    if (!m.tool_name) return this.approvalOfOthers(m, live);
     const reason = el("input", { type: "text", class: "input", maxlength: "1000", placeholder: "Reason (optional)", "aria-label": "Reason" });
     const error = el("p", { class: "error-text", role: "alert" });
     const args = el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments" });
@@ -268,6 +270,14 @@ export class RunView {
     };
     if (live) card.show(); // one of the past is shown if it still waits at the end of the messages
     if (live) announce(visible(`${m.tool_name} needs your approval: ${m.args_summary ?? ""}`));
+  }
+
+  // approvalOfOthers shows that somebody else decides. This person is not told about what.
+  approvalOfOthers(m, live) {
+    const card = this.card(m.approval_id, "A colleague has been asked", "approval", el("p", { class: "card-text", text: "The answer goes on once they have decided. You can write meanwhile." }));
+    Object.assign(card, { others: true, until: m.expires_ts, tick: () => {}, refused: () => {}, show: () => {} });
+    this.phaseText.textContent = "Waiting for a colleague";
+    if (live) announce("A colleague has been asked");
   }
 
   decided(d) {

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/ingress"
+)
+
+// customersMay are the routes that the section Customers of docs/api.md permits, and those without
+// credentials.
+var customersMay = []string{
+	"GET /v1/agents", "GET /v1/agents/{id}", "POST /v1/agents/{id}/messages",
+	"GET /v1/sessions", "POST /v1/sessions", "GET /v1/sessions/{id}", "DELETE /v1/sessions/{id}", "GET /v1/sessions/{id}/messages",
+	"GET /v1/runs/{id}", "POST /v1/runs/{id}:cancel", "POST /v1/tool_calls/{id}:result",
+	"GET /v1/approvals/{id}", "POST /v1/approvals/{id}:decide",
+	"GET /chat", "GET /assets/{id}", "GET /healthz", "GET /readyz", "GET /v1/ws",
+}
+
+// A customer uses the routes of the list and no other: a route that is added is closed to it.
+func TestCustomersUseTheirRoutesOnly(t *testing.T) {
+	m := newAuthorization(t)
+	text := m.createLimitedKey(`{"user":"carol","agents":["helper","coordinator","buyer"],"scopes":["chat"]}`)
+	d := m.serveAgain(offLoopback)
+	c := credential{name: "carol", headers: []string{"Authorization", "Bearer " + text}}
+	for _, r := range routeRights {
+		method, path, body := m.request(d, r, c, "carol")
+		status, _, answer := d.do(method, path, body, c.headers...)
+		switch may := slices.Contains(customersMay, r.route); {
+		case may && status != r.status && !(r.ownership == noApproval && status == 403):
+			t.Errorf("%s: %d %s, want %d", r.route, status, answer, r.status)
+		case !may && (status != 403 && status != 401 || strings.Contains(answer, m.run) && m.run != ""):
+			t.Errorf("%s: %d %s, want 403", r.route, status, answer)
+		}
+		if strings.Contains(answer, "token") && strings.Contains(answer, "usage") {
+			t.Errorf("%s shows counts of tokens: %s", r.route, answer)
+		}
+		if status, _, answer := d.do(method, path, body, append(c.headers, "x-run-id", m.run)...); !slices.Contains(customersMay, r.route) && status < 400 {
+			t.Errorf("%s for a run: %d %s", r.route, status, answer)
+		}
+	}
+}
+
+// tokenGateway is a gateway with agents and an operator's key.
+func tokenGateway(t *testing.T, more ...actor.Definition) (d *testGateway, operator string) {
+	d = startGateway(t, append(more, agents.Define("front", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+		return turn.Call("helper", turn.Message())
+	}))))...)
+	return d, d.createKey("operator")
+}
+
+// issue returns a token.
+func (d *testGateway) issue(key, fields string) string {
+	d.Helper()
+	status, answer := d.doAs(key, "POST", "/v1/tokens", fields)
+	var out struct {
+		Token string `json:"token"`
+	}
+	if json.Unmarshal([]byte(answer), &out); status != 201 || !strings.HasPrefix(out.Token, "troupe_") {
+		d.Fatalf("%s: %d %s", fields, status, answer)
+	}
+	return out.Token
+}
+
+func TestTokens(t *testing.T) {
+	d, operator := tokenGateway(t)
+	const body = `{"content":"x"}`
+	foreign := []string{"Authorization", "Bearer undefined"}
+	if status, _, answer := d.do("POST", "/v1/agents/front/messages", body, foreign...); status != 200 {
+		t.Errorf("a foreign bearer before any token: %d %s", status, answer)
+	}
+	token := d.issue(operator, `{"user":"alice","agents":["front"],"origin":"https://shop.example","minutes":5}`)
+	if status, answer := d.doAs(token, "POST", "/v1/agents/front/messages", body); status != 200 || !strings.Contains(answer, `"content":"response from helper: x"`) {
+		t.Errorf("%d %s", status, answer)
+	}
+	for name, c := range map[string]struct {
+		status        int
+		code          string
+		method, path  string
+		body, headers string
+	}{
+		"a foreign bearer":          {401, "unauthorized", "POST", "/v1/agents/front/messages", body, "Authorization: Bearer undefined"},
+		"a token without its end":   {401, "unauthorized", "GET", "/v1/sessions", "", "Authorization: Bearer " + token[:len(token)-1]},
+		"a token without prefix":    {401, "unauthorized", "GET", "/v1/sessions", "", "Authorization: Bearer " + strings.TrimPrefix(token, "troupe_")},
+		"another user":              {403, "forbidden_user", "POST", "/v1/agents/front/messages", body, "Authorization: Bearer " + token + "\nX-User-Id: bob"},
+		"another user in the body":  {403, "forbidden_user", "POST", "/v1/agents/front/messages", `{"content":"x","user_id":"bob"}`, "Authorization: Bearer " + token},
+		"another agent":             {404, "agent_not_found", "POST", "/v1/agents/helper/messages", body, "Authorization: Bearer " + token},
+		"another user's runs":       {403, "forbidden_scope", "GET", "/v1/runs?user=bob", "", "Authorization: Bearer " + token},
+		"another user's sessions":   {403, "forbidden_scope", "GET", "/v1/sessions?user=bob", "", "Authorization: Bearer " + token},
+		"a token in a URL":          {401, "unauthorized", "GET", "/v1/sessions?token=" + token, "", "Authorization: Bearer x"},
+		"a token as a basic secret": {401, "unauthorized", "GET", "/v1/sessions", "", "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("alice:"+token))},
+		"a token from a token":      {403, "forbidden_scope", "POST", "/v1/tokens", `{"user":"bob","agents":["front"]}`, "Authorization: Bearer " + token},
+	} {
+		headers := []string{}
+		for _, line := range strings.Split(c.headers, "\n") {
+			name, value, _ := strings.Cut(line, ": ")
+			headers = append(headers, name, value)
+		}
+		if status, _, answer := d.do(c.method, c.path, c.body, headers...); status != c.status || !strings.Contains(answer, `"code":"`+c.code+`"`) {
+			t.Errorf("%s: %d %s, want %d %s", name, status, answer, c.status, c.code)
+		}
+	}
+	if status, _, answer := d.do("POST", "/v1/agents/front/messages", body); status != 200 { // the local user sends none
+		t.Errorf("no bearer: %d %s", status, answer)
+	}
+}
+
+// A token is bound to what it was issued for: each claim that is changed makes it invalid, as does another
+// secret.
+func TestForgedTokens(t *testing.T) {
+	d, operator := tokenGateway(t)
+	token := d.issue(operator, `{"user":"alice","agents":["front"],"minutes":5}`)
+	prefix, rest, _ := strings.Cut(token, ".")
+	claim, mac, _ := strings.Cut(rest, ".")
+	raw, err := base64.RawURLEncoding.DecodeString(claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var forged []string
+	for _, change := range [][2]string{{"alice", "bob"}, {"front", "helper"}, {`"a":["front"]`, `"a":[]`}, {`"e":1`, `"e":9`}, {`}`, `,"o":""}`}} {
+		other := strings.Replace(string(raw), change[0], change[1], 1)
+		if other == string(raw) {
+			t.Fatalf("%s has no %s", raw, change[0])
+		}
+		forged = append(forged, prefix+"."+base64.RawURLEncoding.EncodeToString([]byte(other))+"."+mac, prefix+"."+base64.RawURLEncoding.EncodeToString([]byte(other))+".")
+	}
+	known, _ := ingress.ReadClientToken(d.server.config.Secret, token)
+	forged = append(forged, known.Mint([]byte(strings.Repeat("x", ingress.SecretBytes))), token+"=", token+".", prefix+".."+mac, prefix+"."+claim, "troupe_token.", token+"\r\n")
+	past := known
+	past.Expires = 1
+	for _, text := range append(forged, past.Mint(d.server.config.Secret)) {
+		status, _, answer := d.do("GET", "/v1/sessions", "", "Authorization", "Bearer "+strings.TrimSpace(text))
+		if strings.TrimSpace(text) != token && status != 401 {
+			t.Errorf("%q: %d %s", text, status, answer)
+		}
+		if strings.Contains(answer, mac) {
+			t.Errorf("the answer repeats the token: %s", answer)
+		}
+	}
+}
+
+// A token ends with the key that issued it, also on an open channel.
+func TestTokenEndsWithItsKey(t *testing.T) {
+	d, _ := tokenGateway(t)
+	var key struct {
+		ID   string `json:"key_id"`
+		Text string `json:"key"`
+	}
+	d.owner().doJSON(&key, "POST", "/v1/keys", `{"scopes":["operator"]}`)
+	token := d.issue(key.Text, `{"user":"alice","agents":["front"]}`)
+	c := d.channel(`{"type":"hello","api_key":"`+token+`"}`, nil)
+	c.until("state", "READY")
+	if status, _, answer := d.owner().do("DELETE", "/v1/keys/"+key.ID, ""); status != 200 {
+		t.Fatal(answer)
+	}
+	if status, answer := d.doAs(token, "GET", "/v1/sessions", ""); status != 401 {
+		t.Errorf("%d %s", status, answer)
+	}
+	for {
+		if _, code := c.next(); code != 0 {
+			if code != ingress.ClosePolicy {
+				t.Errorf("closed with %d", code)
+			}
+			break
+		}
+	}
+}
+
+// The origin of a token is that of the page, wherever its requests carry one.
+func TestTokenOfAnotherOrigin(t *testing.T) {
+	d, operator := tokenGateway(t)
+	d.server.config.Origins = []string{"https://shop.example", "https://evil.example"}
+	token := d.issue(operator, `{"user":"alice","agents":["front"],"origin":"https://shop.example"}`)
+	for origin, want := range map[string]int{"https://shop.example": 200, "https://evil.example": 403, "": 200} {
+		headers := []string{"Authorization", "Bearer " + token}
+		if origin != "" {
+			headers = append(headers, "Origin", origin)
+		}
+		if status, _, answer := d.do("GET", "/v1/sessions", "", headers...); status != want || want == 403 && !strings.Contains(answer, "forbidden_origin") {
+			t.Errorf("%s: %d %s, want %d", origin, status, answer, want)
+		}
+	}
+	for body, field := range map[string]string{
+		`{"agents":["front"]}`:                                                    "user",
+		`{"user":"alice"}`:                                                        "agents",
+		`{"user":"alice","agents":[]}`:                                            "agents",
+		`{"user":"alice","agents":["absent"]}`:                                    "agents",
+		`{"user":"default","agents":["front"]}`:                                   "user",
+		`{"user":"a\nb","agents":["front"]}`:                                      "user",
+		`{"user":"key:0102030405060708","agents":["front"]}`:                      "user",
+		`{"user":"alice","agents":["front"],"minutes":0}`:                         "minutes",
+		`{"user":"alice","agents":["front"],"minutes":-1}`:                        "minutes",
+		`{"user":"alice","agents":["front"],"minutes":1441}`:                      "minutes",
+		`{"user":"alice","agents":["front"],"minutes":9223372036854775807}`:       "minutes",
+		`{"user":"alice","agents":["front"],"origin":"*"}`:                        "origin",
+		`{"user":"alice","agents":["front"],"origin":"null"}`:                     "origin",
+		`{"user":"alice","agents":["front"],"origin":"https://shop.example/"}`:    "origin",
+		`{"user":"alice","agents":["front"],"origin":"https://shop.example:443"}`: "origin",
+		`{"user":"alice","agents":["front"],"origin":"https://SHOP.example"}`:     "origin",
+		`{"user":"alice","agents":["front"],"origin":"https://*.example"}`:        "origin",
+		`{"user":"alice","agents":["front"],"origin":"https://a@shop.example"}`:   "origin",
+		`{"user":"alice","agents":["front"],"origin":"https://shop.example?x"}`:   "origin",
+		`{"user":"alice","agents":["front"],"origin":"javascript:alert(1)//x"}`:   "origin",
+		`{"user":"alice","agents":["front"],"scopes":["admin"]}`:                  "scopes",
+		`{"user":"alice","agents":["troupe.registry"]}`:                           "agents",
+		`{"user":"alice","agents":["front"],"agents":["helper"]}`:                 "agents",
+	} {
+		if status, answer := d.doAs(operator, "POST", "/v1/tokens", body); status != 400 || !strings.Contains(answer, `"field":"`+field) {
+			t.Errorf("%s: %d %s, want 400 with field %s", body, status, answer, field)
+		}
+	}
+	for name, headers := range map[string][]string{"local": nil, "reader": {"Authorization", "Bearer " + d.createKey("read")}} {
+		if status, _, answer := d.do("POST", "/v1/tokens", `{"user":"alice","agents":["front"]}`, headers...); status != 403 || !strings.Contains(answer, "forbidden_scope") {
+			t.Errorf("issued by %s: %d %s", name, status, answer)
+		}
+	}
+}
+
+// A key with the scope chat is that of one customer.
+func TestChatKeyIsNarrow(t *testing.T) {
+	d := startGateway(t)
+	for body, field := range map[string]string{
+		`{"scopes":["chat"],"user":"alice"}`:                                        "agents",
+		`{"scopes":["chat"],"agents":["helper"]}`:                                   "user",
+		`{"scopes":["chat","read"],"agents":["helper"],"user":"alice"}`:             "scopes",
+		`{"scopes":["chat","admin"],"agents":["helper"],"user":"alice"}`:            "scopes",
+		`{"scopes":["chat"],"agents":["helper"],"user":"alice","act_as_user":true}`: "act_as_user",
+	} {
+		if status, _, answer := d.owner().do("POST", "/v1/keys", body); status != 400 || !strings.Contains(answer, `"field":"`+field+`"`) {
+			t.Errorf("%s: %d %s, want field %s", body, status, answer, field)
+		}
+	}
+}
+
+// No answer to a customer has a word of what is not its own: the agents and tools behind, their prompts
+// and arguments, counts of tokens, or the words of a failure.
+func TestCustomerSeesNoMechanism(t *testing.T) {
+	const secret = "SECRET"
+	d, operator := tokenGateway(t, newBuyer(), agents.Define("fails", "1", secret, agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+		return "", fmt.Errorf("model %s refused", secret)
+	}))))
+	if status, _, answer := d.do("POST", "/v1/agents", `{"name":"declared","prompt":"`+secret+`","model":"scripted","agents":["helper"]}`); status != 201 {
+		t.Fatal(answer)
+	}
+	if status, _, answer := d.do("POST", "/v1/tools", `{"tool_name":"asked","description":"`+secret+`","url":"http://127.0.0.1:1/","policy":"require_approval"}`); status != 201 {
+		t.Fatal(answer)
+	}
+	token := d.issue(operator, `{"user":"alice","agents":["front","fails","declared","buyer"]}`)
+	bearer := []string{"Authorization", "Bearer " + token}
+	hidden := regexp.MustCompile(`(?i)"usage"|total_tokens|"agent_id":"helper"|"asked"|call_chain|definition|` + secret)
+	see := func(what, text string) {
+		t.Helper()
+		if found := hidden.FindString(text); found != "" {
+			t.Errorf("%s shows %s: %s", what, found, text)
+		}
+	}
+	for _, agent := range []string{"front", "fails", "declared", "buyer"} {
+		content := map[string]string{"buyer": `asked {\"secret\":\"` + secret + `\"}`}[agent]
+		if content == "" {
+			content = "x"
+		}
+		_, _, answer := d.do("POST", "/v1/agents/"+agent+"/messages", `{"content":"`+content+`","session_id":"s-`+agent+`"}`, bearer...)
+		see("message to "+agent, answer)
+		var run struct {
+			ID string `json:"run_id"`
+		}
+		_ = json.Unmarshal([]byte(answer), &run)
+		for _, path := range []string{"/v1/runs/" + run.ID, "/v1/agents", "/v1/agents/" + agent, "/v1/sessions", "/v1/sessions/s-" + agent} {
+			if agent == "fails" && strings.HasPrefix(path, "/v1/agents") {
+				continue // its description is public
+			}
+			_, _, answer := d.do("GET", path, "", bearer...)
+			if strings.Contains(path, "agents") {
+				answer = strings.ReplaceAll(answer, `"doc":"`+secret+`"`, "")
+			}
+			see(path, answer)
+		}
+		if agent == "buyer" {
+			continue // its stream ends with the approval
+		}
+		status, _, stream := d.do("POST", "/v1/agents/"+agent+"/messages", `{"content":"y","session_id":"s-`+agent+`"}`, append(bearer, "Accept", "text/event-stream")...)
+		if see("stream of "+agent, stream); status != 200 || agent == "front" && !strings.Contains(stream, "response from helper: y") {
+			t.Errorf("stream of %s: %d %s", agent, status, stream)
+		}
+	}
+	c := d.channel(`{"type":"hello","resume":[{"session_id":"s-front"},{"session_id":"s-fails"},{"session_id":"s-buyer"}]}`, http.Header{"Authorization": {"Bearer " + token}})
+	for live := 0; live < 3; {
+		m, _ := c.next()
+		if m.State == "LIVE" {
+			live++
+		}
+		if m.Usage != nil || m.Tool != "" || m.Summary != "" || m.Child != "" || m.State == "CALLING_AGENT" || m.State == "CALLING_TOOL" {
+			t.Errorf("the channel shows %+v", m)
+		}
+		if text, _ := m.Message.(string); m.Type == "error" {
+			see("the channel", text)
+		}
+		for name := range m.Detail {
+			if slices.Contains([]string{"tool_name", "agent_id", "child_run_id", "by"}, name) {
+				t.Errorf("the channel shows the detail %s: %+v", name, m)
+			}
+		}
+	}
+}
