@@ -119,7 +119,7 @@ func TestRefusalNamesAndCodes(t *testing.T) {
 	}{
 		{RefuseCycle([]ID{a, b}, a), []string{"cycle detected", "Cycle detected: a already in call chain", "a/main -> b/main -> a/main"}},
 		{RefuseDepth([]ID{a}, b, 5), []string{"Maximum call depth exceeded"}},
-		{RefuseDeadline(b, HandleMessageFull, time.Second), []string{"AgentCallTimeout", "timeout", "invoke b/main handle_message_full", "1000 ms"}},
+		{RefuseDeadline(b, HandleMessageFull, time.Second), []string{"AgentCallTimeout", "timeout", "b/main has not answered within 1000 ms"}},
 		{RefuseBusy(ScopeCallee, 1, "full"), []string{"AgentBusy"}},
 	} {
 		for _, want := range test.want {
@@ -127,6 +127,9 @@ func TestRefusalNamesAndCodes(t *testing.T) {
 				t.Errorf("%s: want %q in %q", test.refusal.Reason, want, test.refusal.Error())
 			}
 		}
+	}
+	if r := RefuseDeadline(b, HandleMessageFull, time.Second); r.Operation != "invoke b/main handle_message_full" || r.Timeout != time.Second || strings.Contains(r.Error(), HandleMessageFull) {
+		t.Errorf("%+v: %s", r, r.Error())
 	}
 	codes := map[string]Reason{}
 	for _, r := range Reasons() {

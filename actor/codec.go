@@ -451,7 +451,11 @@ func (e *Encoder) Refusal(r *Refusal) {
 	e.String(r.Field)
 	e.IDs(r.Chain)
 	e.Int(int64(r.RetryAfter))
-	e.String(r.Operation)
+	if r.Reason == Deadline { // which has no code
+		e.String(r.Operation)
+	} else {
+		e.String(r.Code)
+	}
 	e.Int(int64(r.Timeout))
 }
 
@@ -475,7 +479,11 @@ func (d *Decoder) Refusal() *Refusal {
 	}
 	r.Chain = d.IDs()
 	r.RetryAfter = Duration(d.Int())
-	r.Operation = d.String(TextBytesMax)
+	if r.Reason == Deadline {
+		r.Operation = d.String(TextBytesMax)
+	} else {
+		r.Code = d.String(TextBytesMax)
+	}
 	r.Timeout = Duration(d.Int())
 	return r
 }

@@ -82,7 +82,10 @@ func drawReply(t *rapid.T) Reply {
 	if rapid.Bool().Draw(t, "failed") {
 		r.Status = Failed
 		r.Refusal = &Refusal{Reason: Reason(rapid.IntRange(1, 13).Draw(t, "reason")), Scope: Scope(rapid.IntRange(0, 3).Draw(t, "scope")),
-			Detail: drawName(t), Field: drawName(t), Chain: []ID{drawID(t)}, RetryAfter: 5, Operation: "invoke", Timeout: 7}
+			Detail: drawName(t), Field: drawName(t), Chain: []ID{drawID(t)}, RetryAfter: 5, Code: drawName(t), Timeout: 7}
+		if r.Refusal.Reason == Deadline {
+			r.Refusal.Code, r.Refusal.Operation = "", "invoke"
+		}
 		if r.Refusal.Reason == NotFound { // it has no scope
 			r.Refusal.Scope, r.Refusal.What = NoScope, What(rapid.IntRange(0, len(whats)-1).Draw(t, "what"))
 		}

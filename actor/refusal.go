@@ -66,6 +66,7 @@ type Refusal struct {
 	Field      string   // Invalid only: offending input field, if there was one
 	Chain      []ID     // path that formed a cycle, was too deep, or timed out
 	RetryAfter Duration // minimum delay before a retry; 0 if a retry alone does not help
+	Code       string   // code that the callee gave of its own, such as FILE_NOT_FOUND; not with Deadline
 	Operation  string   // Deadline only: "invoke <actor> <operation>"
 	Timeout    Duration // Deadline only: time the operation was given
 }
@@ -254,10 +255,15 @@ func RefuseDepth(chain []ID, to ID, limit int) *Refusal {
 }
 
 // RefuseDeadline returns a refusal that names the operation and the time it was
-// given.
+// given. Its sentence for people does not name the default operation.
 func RefuseDeadline(to ID, operation string, limit Duration) *Refusal {
-	return &Refusal{Reason: Deadline, Operation: fitDetail("invoke %s %s", to, operation), Timeout: limit,
-		Detail: fitDetail("invoke %s %s: timeout after %d ms", to, operation, limit/time.Millisecond)}
+	r := &Refusal{Reason: Deadline, Operation: fitDetail("invoke %s %s", to, operation), Timeout: limit}
+	if operation == HandleMessageFull {
+		r.Detail = fitDetail("timeout: %s has not answered within %d ms", to, limit/time.Millisecond)
+	} else {
+		r.Detail = fitDetail("timeout: %s has not ended %s within %d ms", to, operation, limit/time.Millisecond)
+	}
+	return r
 }
 
 // PathString returns the chain in the form a -> b -> c.

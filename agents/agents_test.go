@@ -186,7 +186,7 @@ func TestReturnedRefusalKeepsReasonAndDetail(t *testing.T) {
 			t.Errorf("%s: %+v, %v", c.name, done, err)
 		}
 	}
-	if deadline.Detail != "invoke slow/s-1 handle_message_full: timeout after 1000 ms" {
+	if deadline.Detail != "timeout: slow/s-1 has not answered within 1000 ms" {
 		t.Errorf("the callee's refusal was modified: %s", deadline.Detail)
 	}
 }

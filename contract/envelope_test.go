@@ -220,6 +220,11 @@ func TestRefusalsAsResponses(t *testing.T) {
 			t.Errorf("%s: %v", reason, err)
 		}
 	}
+	for own, want := range map[string]string{"DATA_MARKET_UNKNOWN": "DATA_MARKET_UNKNOWN", "data.market-unknown": "DATA_MARKET_UNKNOWN", "oops": "ROUTING_CALL_REJECTED", "": "ROUTING_CALL_REJECTED"} {
+		if r := Refused(someID, &actor.Refusal{Reason: actor.Rejected, Code: own, Detail: "no"}); r.ErrorCode != want || r.Check() != nil {
+			t.Errorf("code %q of the agent: got %s, want %s", own, r.ErrorCode, want)
+		}
+	}
 	r := Refused(someID, actor.RefuseUnavailable(1500*time.Millisecond, "circuit open"))
 	if got := string(r.Encode()); got != `{"request_id":"`+someID+`","status":"ERROR","error_code":"ROUTING_AGENT_UNAVAILABLE","error_message":"circuit open","result_json":null,"metadata":{"retry_after_ms":1500}}` {
 		t.Error(got)

@@ -163,6 +163,9 @@ func Refused(id string, r *actor.Refusal) Response {
 	if r.Reason == actor.Deadline {
 		out.Status = TimedOut
 	}
+	if code := codeOf(r.Code); code != "" { // of the agent itself
+		out.ErrorCode = code
+	}
 	out.Metadata.RetryAfter, out.Metadata.Field = r.RetryAfter, r.Field
 	return out
 }
@@ -339,16 +342,21 @@ func depthOf(v jsontext.Value) (deepest int) {
 
 // readCode returns an error code in its form, or "" if the text cannot be brought into it.
 func (r *Response) readCode(text string) string {
-	if text == "" || isCode(text) {
-		return text
+	if text != "" && !isCode(text) {
+		r.note("error_code %.64q has not the form CATEGORY_SPECIFIC_ERROR", text)
 	}
+	return codeOf(text)
+}
+
+// codeOf returns a text in the form of a code, or "" if it cannot be brought into it.
+func codeOf(text string) string {
 	code := strings.ToUpper(strings.Map(func(c rune) rune {
 		if c == '-' || c == '.' || c == ' ' || c == '/' {
 			return '_'
 		}
 		return c
 	}, text))
-	if r.note("error_code %.64q has not the form CATEGORY_SPECIFIC_ERROR", text); !isCode(code) {
+	if !isCode(code) {
 		return ""
 	}
 	return code

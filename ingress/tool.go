@@ -186,26 +186,25 @@ func (b *resultBody) result() (out signals.GiveResult, r *actor.Refusal) {
 		}
 		return out, nil
 	}
-	out.Error, r = deviceError(b.Error)
+	out.Error, out.Code, r = deviceError(b.Error)
 	return out, r
 }
 
-// deviceError returns the text of an error: a string, or an object with a message and
-// maybe a code.
-func deviceError(v jsontext.Value) (string, *actor.Refusal) {
-	text := ""
+// deviceError returns the text of an error, which is a string, or an object with a message and
+// maybe a code, and its code.
+func deviceError(v jsontext.Value) (text, code string, r *actor.Refusal) {
 	if len(v) == 0 || json.Unmarshal(v, &text) == nil {
-		return actor.FitText(cmp.Or(text, "the device reports an error"), actor.TextBytesMax), nil
+		return actor.FitText(cmp.Or(text, "the device reports an error"), actor.TextBytesMax), "", nil
 	}
 	var in struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}
 	if r := Decode(v, &in); r != nil {
-		return "", invalid("error", "%s", r.Detail)
+		return "", "", invalid("error", "%s", r.Detail)
 	}
 	if text = cmp.Or(in.Message, "the device reports an error"); in.Code != "" {
 		text = in.Code + ": " + text
 	}
-	return actor.FitText(text, actor.TextBytesMax), nil
+	return actor.FitText(text, actor.TextBytesMax), actor.FitText(in.Code, actor.NameBytesMax), nil
 }

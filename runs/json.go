@@ -252,6 +252,9 @@ func (o *object) refusal(name string, r *actor.Refusal) {
 	if r.RetryAfter > 0 {
 		p.millis("retry_after_ms", r.RetryAfter)
 	}
+	if r.Code != "" {
+		p.text("reported_code", r.Code)
+	}
 	if r.Operation != "" {
 		p.text("operation", r.Operation)
 	}
@@ -400,6 +403,7 @@ type refusalJSON struct {
 	Detail     string   `json:"detail"`
 	Scope      string   `json:"scope"`
 	Field      string   `json:"field"`
+	Reported   string   `json:"reported_code"`
 	Chain      []string `json:"call_chain"`
 	RetryAfter int64    `json:"retry_after_ms"`
 	Operation  string   `json:"operation"`
@@ -435,7 +439,7 @@ func (l *refusalJSON) refusal() (*actor.Refusal, error) {
 	if l == nil {
 		return nil, nil
 	}
-	r := &actor.Refusal{Detail: l.Detail, Field: l.Field, Operation: l.Operation}
+	r := &actor.Refusal{Detail: l.Detail, Field: l.Field, Code: l.Reported, Operation: l.Operation}
 	var err error
 	parseInto(&err, &r.Reason, l.Reason, parseReason)
 	parseInto(&err, &r.Scope, l.Scope, parseScope)

@@ -31,6 +31,7 @@ func (s received) giveResult() *actor.Refusal {
 		}
 	} else {
 		answer.Refusal = actor.Refuse(actor.Rejected, "tool %s: %s", t.run.Last()[i].Out().Name, given.Error)
+		answer.Refusal.Code = given.Code
 	}
 	c.abort(t, i)
 	c.answerResult(t, i, answer.Fit(c.limits.MessageBytesMax))

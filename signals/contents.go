@@ -83,6 +83,7 @@ type (
 		OK       bool           `json:"ok"`
 		Result   jsontext.Value `json:"result,omitzero"` // if OK
 		Error    string         `json:"error,omitzero"`  // otherwise
+		Code     string         `json:"code,omitzero"`   // of the error; "" if the device gives none
 	}
 
 	// Retry replays a parked run again. It has no content.

@@ -261,6 +261,9 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 	case "error":
 		reported := parseError([]byte(e.Data))
 		d.failure = fail(Refused, agentReason(reported.code), "%s reported%s", d.name, reported.describe(d.secrets))
+		if d.failure.Refusal.Reason.Info().Type != reported.code {
+			d.failure.Refusal.Code = actor.FitText(d.secrets.redact(reported.code), actor.NameBytesMax)
+		}
 		d.failure.markTooLong(reported)
 		if d.failure.Refusal.Reason == actor.Busy {
 			d.failure.Refusal.Scope = actor.ScopeCallee

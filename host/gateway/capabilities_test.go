@@ -43,6 +43,10 @@ func startAnalyst(t *testing.T) *analyst {
 		case <-r.Context().Done(): // a request that was not expected
 			return
 		}
+		if failure, fails := strings.CutPrefix(text, "error: "); fails {
+			_, _ = fmt.Fprintf(w, "event: error\ndata: %s\n\n", failure)
+			return
+		}
 		text, hangs := strings.CutSuffix(text, "…")
 		answer, _ := json.Marshal(map[string]string{"text": text})
 		_, _ = fmt.Fprintf(w, "event: delta\ndata: %s\n\n", answer)
@@ -129,6 +133,9 @@ func TestCapabilityResponses(t *testing.T) {
 	for name, c := range map[string]struct{ answer, status, code, want string }{
 		"partial":        {`{"status":"PARTIAL","confidence_level":"MEDIUM","result_json":{"npv":1},"warnings":["Growth rate based on 2023 data"]}`, "PARTIAL", "", `"warnings":["Growth rate based on 2023 data"]`},
 		"error":          {`{"status":"ERROR","error_code":"DATA_MISSING_REQUIRED_INPUT","error_message":"The market is unknown.","result_json":null}`, "ERROR", "DATA_MISSING_REQUIRED_INPUT", `"result_json":null`},
+		"own code":       {`error: {"code":"DATA_MARKET_UNKNOWN","message":"no such market"}`, "ERROR", "DATA_MARKET_UNKNOWN", `no such market`},
+		"free code":      {`error: {"code":"quota/market-data","message":"no more"}`, "ERROR", "QUOTA_MARKET_DATA", `no more`},
+		"no code":        {`error: {"code":"oops","message":"no"}`, "ERROR", "ROUTING_CALL_REJECTED", `oops: no`},
 		"no envelope":    {`{"npv":2}`, "SUCCESS", "", `"confidence_level":"MEDIUM"`},
 		"in a block":     {"Here:\n```json\n{\"status\":\"SUCCESS\",\"confidence_level\":\"LOW\",\"result_json\":{\"npv\":3}}\n```", "SUCCESS", "", `"npv":3`},
 		"foreign id":     {`{"request_id":"other","status":"SUCCESS","confidence_level":"LOW","result_json":{"npv":3}}`, "ERROR", "OUTPUT_SCHEMA_VIOLATION", `"field":"request_id"`},

@@ -87,6 +87,10 @@ func TestDevicePerformsClientTools(t *testing.T) {
 	if m := tablet.until("error", ""); !strings.Contains(fmt.Sprint(m.Message), "denied: the person refused") {
 		t.Errorf("%+v", m)
 	}
+	var failed toolCallResponse
+	if d.doJSON(&failed, "GET", "/v1/tool_calls/"+asked.ToolCall, "", userHeader, "ann"); failed.Error.Code != "denied" {
+		t.Errorf("%+v, want the code of the device", failed)
+	}
 }
 
 // A device that reconnects gets its open calls again, also after a restart of the node.

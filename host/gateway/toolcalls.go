@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -46,7 +47,7 @@ func newToolOutcome(found *command.ToolCall) toolOutcome {
 	case out.Status == ingress.ToolSucceeded:
 		out.Result = ingress.ToolValue(c.Result)
 	case out.Status == ingress.ToolFailed && c.Refusal != nil:
-		out.Error = &toolError{c.Refusal.Reason.Info().Type, c.Refusal.Detail}
+		out.Error = &toolError{cmp.Or(c.Refusal.Code, c.Refusal.Reason.Info().Type), c.Refusal.Detail}
 	case out.Status == ingress.ToolFailed: // blocked, and the event with the refusal follows
 		out.Error = &toolError{actor.PolicyBlocked.Info().Type, "the policy blocks this call (" + c.Rule + ")"}
 	}
