@@ -64,6 +64,11 @@ func (p *picker) Int(n int) int {
 	return int(mix(p.seed, p.drawn) % uint64(n))
 }
 
+// field returns the field of a name, which exists.
+func (f *jsonForm) field(name string) *formField {
+	return &f.fields[slices.IndexFunc(f.fields, func(o formField) bool { return o.name == name })]
+}
+
 // draw generates an object. Half of the objects have a mistake.
 func (f *jsonForm) draw(p *picker) formObject {
 	o := formObject{want: formValues{}}

@@ -50,7 +50,7 @@ var storedForms = [...]*jsonForm{
 		{name: "usage", good: []formValue{{`{"input_tokens":1,"output_tokens":2,"total_tokens":4}`, "1 2 4"}, {"{}", "0 0 0"}}, bad: []string{"7", "[]", `"a"`, `{"input_tokens":"1"}`, `{"tokens":1}`, `{"output_tokens":1.5}`}},
 	}, read: readCompletionForm},
 	{name: "target", unnamed: true, fields: []formField{
-		{name: "url", required: true, good: externalForm.fields[9].good, bad: externalForm.fields[9].bad},
+		{name: "url", required: true, good: externalForm.field("endpoint").good, bad: externalForm.field("endpoint").bad},
 		{name: "auth_env", good: plainValues("TROUPE_AUTH_A", "TROUPE_AUTH_X_9", "TROUPE_AUTH_"+strings.Repeat("A", 116)), bad: append([]string{`"HOME"`, `"TROUPE_AUTH_"`, `"TROUPE_AUTH_a"`, `"TROUPE_AUTH_` + strings.Repeat("A", 117) + `"`}, notText...)},
 		{name: "concurrency", absent: "0", good: numbers("0", "1", "1024"), bad: append([]string{"-1", "1025"}, notNumber...)},
 		{name: "retry.attempts", absent: "0", good: numbers("0", "1", "20"), bad: append([]string{"-1", "21"}, notNumber...)},
