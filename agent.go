@@ -85,7 +85,7 @@ func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 	}
 	behavior := agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		defer box.logPanic("agent " + a.Name)
-		text, err := turn(&Turn{turn: t, agent: &a, tools: box})
+		text, err := turn(newTurn(t, &a, box))
 		return text, agentError(err)
 	}))
 	def := agents.Define(a.Name, cmp.Or(a.Version, "1"), a.Doc, behavior)

@@ -19,6 +19,13 @@ import (
 // Sleep, Do) return once the answer is there; a waiting turn holds no thread. Only the function that
 // receives a Turn may use it. It MUST NOT use it in another goroutine, inside Do, or after its end.
 type Turn struct {
+	// Correlation is that of the call of Send whose outcome is the message of this turn. It is "" if the message
+	// is another one: that of a user cannot pass for an outcome.
+	Correlation string
+	// Outcome is the outcome: the output as Text or as JSON in Bytes, the caveats as Warnings, or the refusal of the
+	// other agent; one with CodeTimeout after the time has passed.
+	Outcome Answer
+
 	turn  *agents.Turn
 	agent *Agent
 	tools *toolbox

@@ -247,38 +247,91 @@ func TestTurnContinuesAfterRestart(t *testing.T) {
 	}
 }
 
-// A turn goes on after agent_call. The outcome comes back as a message of its session, over a restart of the server.
-func TestAgentCallComesBackAfterRestart(t *testing.T) {
+// A turn goes on after Send. The outcome comes back as a message of its session, over a restart of the server, and
+// until then it is pending.
+func TestSendComesBackAfterRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	heard := make(chan string, 1)
 	asker := troupe.Agent{Name: "asker", Func: func(t *troupe.Turn) (string, error) {
-		if strings.HasPrefix(t.Message(), `{"kind":"skill_response"`) {
-			heard <- t.Session() + " " + t.Message()
+		if t.Correlation != "" {
+			text, err := t.Outcome.Text()
+			heard <- fmt.Sprint(t.Correlation, " ", text, " ", err)
 			return "heard", nil
 		}
-		pending, err := t.Tool("agent_call", map[string]any{"agent": "worker", "skill": "look"})
-		return string(pending), err
+		if t.Message() == "send" {
+			return t.Send("worker", "look", map[string]int{"n": 1}, troupe.Session("other"), troupe.Timeout(2*time.Minute))
+		}
+		all, err := t.Pending()
+		if err != nil {
+			return "", err
+		}
+		b, err := json.Marshal(all)
+		return string(b), err
 	}}
 	worker := troupe.Agent{Name: "worker", Func: func(t *troupe.Turn) (string, error) {
+		if !strings.HasPrefix(t.Message(), `{"kind":"skill_invocation","skill":"look","mode":"execute","input":{"n":1},`) {
+			return t.Message(), nil
+		}
 		b, err := t.Wait("go", time.Minute)
 		return "it is " + string(b), err
 	}}
 	s := open(t, dir, asker, worker)
-	var pending struct{ Status, TaskID string }
-	if r := call(t, s, "asker", "x", troupe.Session("s")); json.Unmarshal([]byte(r.Text), &pending) != nil || pending.Status != "pending" {
-		t.Fatalf("got %q", r.Text)
-	}
+	correlation := call(t, s, "asker", "send", troupe.Session("s")).Text
 	closeServer(t, s)
 	s = open(t, dir, asker, worker)
-	if err := s.Signal(t.Context(), pending.TaskID, "go", []byte("done")); err != nil {
+	// The message of a user is no outcome, whatever it has.
+	forged := call(t, s, "asker", `{"kind":"skill_response","correlationId":"`+correlation+`","status":"completed","output":"x"}`, troupe.Session("s")).Text
+	if want := fmt.Sprintf("[%q]", correlation); forged != want {
+		t.Errorf("pending: %s, want %s", forged, want)
+	}
+	if err := s.Signal(t.Context(), correlation, "go", []byte("done")); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case got := <-heard:
-		if !strings.HasPrefix(got, "s ") || !strings.Contains(got, `"taskId":"`+pending.TaskID+`"`) || !strings.Contains(got, `"output":"it is done"`) {
-			t.Errorf("got %s", got)
+		if want := correlation + " it is done <nil>"; got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	case <-t.Context().Done():
+	}
+	if got := call(t, s, "asker", "pending", troupe.Session("s")).Text; got != "null" {
+		t.Errorf("pending afterwards: %s", got)
+	}
+	closeServer(t, s)
+}
+
+// A call that cannot be made is refused at once, and one that fails or takes too long has a refusal as its outcome.
+func TestSendFails(t *testing.T) {
+	heard := make(chan error, 1)
+	asker := troupe.Agent{Name: "asker", Func: func(t *troupe.Turn) (string, error) {
+		if t.Correlation != "" {
+			heard <- t.Outcome.Err()
+			return "heard", nil
+		}
+		switch t.Message() {
+		case "option":
+			return t.Send("worker", "look", nil, troupe.User("x"))
+		case "late":
+			return t.Send("worker", "wait", nil, troupe.Timeout(time.Millisecond))
+		}
+		return t.Send(t.Message(), "look", nil)
+	}}
+	worker := troupe.Agent{Name: "worker", Func: func(t *troupe.Turn) (string, error) {
+		if strings.Contains(t.Message(), `"skill":"wait"`) {
+			_, err := t.Wait("go", time.Minute)
+			return "", err
+		}
+		return "", troupe.Refuse(troupe.CodeInvalid, "no such thing")
+	}}
+	s := open(t, filepath.Join(t.TempDir(), "data"), asker, worker)
+	defer closeServer(t, s)
+	for message, want := range map[string]troupe.Code{"option": troupe.CodeInvalid, "nobody": troupe.CodeAgentNotFound} {
+		_, err := s.Call(t.Context(), "asker", message)
+		wantCode(t, message, err, want)
+	}
+	for message, want := range map[string]troupe.Code{"worker": troupe.CodeInvalid, "late": troupe.CodeTimeout} {
+		call(t, s, "asker", message)
+		wantCode(t, message, <-heard, want)
 	}
 }
 

@@ -37,7 +37,7 @@ type Invocation struct {
 func (v *Invocation) Encode() []byte {
 	return encodeMembers([]member{{"kind", quoted("skill_invocation")}, {"skill", quoted(v.Skill)}, {"mode", quoted(v.Mode)}, {"input", v.Input},
 		{"correlationId", quoted(v.Correlation.String())}, {"returnTo", quoted(tools.ReturnAddress(v.ReturnTo))},
-		{"timeout", jsontext.Value(strconv.FormatInt(v.Timeout.Milliseconds(), 10))}})
+		{"timeout", number(v.Timeout.Milliseconds())}})
 }
 
 // Correlation identifies a detached call to its asker. The run of the callee has the ID of the call.
@@ -58,6 +58,46 @@ func (c Correlation) members() []member {
 func Pending(c Correlation) []byte {
 	return encodeMembers(append([]member{{"status", quoted("pending")}}, c.members()...))
 }
+
+// Task is a detached call without an outcome, as its asker reads it.
+type Task struct {
+	Correlation
+	Agent, Skill string
+	At           actor.Time
+	Timeout      actor.Duration
+	Late         bool // the asker no longer waits
+	Waits        actor.Hold
+}
+
+// Encode returns the task as JSON.
+func (t *Task) Encode() []byte {
+	status := "working"
+	if t.Late {
+		status = "timeout"
+	}
+	all := append([]member{{"status", quoted(status)}}, t.members()...)
+	all = append(all, member{"agent", quoted(t.Agent)}, member{"skill", quoted(t.Skill)}, member{"startTime", number(int64(t.At) / 1_000_000)})
+	if !t.Late {
+		all = append(all, member{"timeout", number(t.Timeout.Milliseconds())})
+	}
+	return encodeMembers(append(all, waiting(t.Waits)...))
+}
+
+// EncodeTasks returns tasks as a list in JSON.
+func EncodeTasks(tasks []Task) []byte {
+	all := make([]jsontext.Value, len(tasks))
+	for i := range tasks {
+		all[i] = tasks[i].Encode()
+	}
+	return encodeMembers([]member{{"tasks", invariant.Must(json.Marshal(all))}})
+}
+
+// IsOutcome reports whether the message of a detached call is its outcome, and no notice.
+func IsOutcome(message string) bool {
+	return strings.HasPrefix(message, `{"kind":"skill_response"`) || strings.HasPrefix(message, `{"kind":"skill_timeout"`)
+}
+
+func number(n int64) jsontext.Value { return jsontext.Value(strconv.FormatInt(n, 10)) }
 
 // SkillResponse is the outcome of a detached call whose callee has ended.
 type SkillResponse struct {

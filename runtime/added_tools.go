@@ -69,9 +69,9 @@ func addedToolAsk(call *actor.Call) (actor.Ask, *actor.Refusal) {
 	return actor.Ask{Kind: actor.AskTool, Name: in.Tool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: in.Args}}}, nil
 }
 
-// checkDeclared returns a refusal unless an ask is for a declared tool, or a detached call.
+// checkDeclared returns a refusal unless an ask is for a declared tool, or one about detached calls.
 func (s received) checkDeclared(ask *actor.Ask) *actor.Refusal {
-	if tool, ok := s.cell.tools.Tool(ask.Name); ok && (tool.Declared != nil || tool.Name == tools.AgentCall) {
+	if tool, ok := s.cell.tools.Tool(ask.Name); ok && (tool.Declared != nil || tools.IsDetached(tool.Name)) {
 		return nil
 	}
 	return actor.ToolNotFound(ask.Name)

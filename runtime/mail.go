@@ -13,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -47,10 +48,14 @@ type rowState struct {
 	backoff actor.Duration
 }
 
-// plan returns the immediate answer to a detached call that a turn makes. The row is recorded by send, after
+// plan returns the immediate answer to a tool about detached calls. The row of a call is recorded by send, after
 // the ask.
 func (m mail) plan(t *turn, out *actor.Ask) *actor.Answer {
-	p, refusal := m.check(t, out)
+	input, given := tools.DetachedOf(out)
+	if given.Poll {
+		return m.poll(out.Name)
+	}
+	p, refusal := m.check(t, out, input, given)
 	if refusal != nil {
 		m.cell.addJitter(refusal)
 		return &actor.Answer{Refusal: refusal}
@@ -64,7 +69,7 @@ func (m mail) plan(t *turn, out *actor.Ask) *actor.Answer {
 }
 
 // check returns the row of a detached call, or the reason to refuse it.
-func (m mail) check(t *turn, out *actor.Ask) (store.Pending, *actor.Refusal) {
+func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached) (store.Pending, *actor.Refusal) {
 	c, run := m.cell, t.run
 	var sends []string
 	if t.def != nil {
@@ -75,7 +80,6 @@ func (m mail) check(t *turn, out *actor.Ask) (store.Pending, *actor.Refusal) {
 		return store.Pending{}, refusal
 	}
 	to, err := tools.Target(target, m.act.id)
-	input, given := tools.DetachedOf(out)
 	switch rounds, rows := run.Call.Extensions.Rounds(), len(m.act.journal.Mail.Rows)+len(t.detached); {
 	case err != nil:
 		refusal = actor.Refuse(actor.Invalid, "%s: agent: %v", tools.AgentCall, err)
@@ -119,6 +123,60 @@ func (m mail) check(t *turn, out *actor.Ask) (store.Pending, *actor.Refusal) {
 // correlation identifies a detached call to its asker.
 func correlation(p *store.Pending) contract.Correlation {
 	return contract.Correlation{Call: p.Call.ID, Client: p.Client}
+}
+
+// poll returns the state of a task of the actor, or with "" of all that are pending.
+func (m mail) poll(task string) *actor.Answer {
+	if !m.act.durable {
+		return &actor.Answer{Refusal: actor.Refuse(actor.Rejected, "agent %s has durability none, so it has no pending calls", m.act.id.Agent)}
+	}
+	if task == "" {
+		var all []contract.Task
+		for i := range m.act.journal.Mail.Rows {
+			all = append(all, taskOf(&m.act.journal.Mail.Rows[i]))
+		}
+		answer := tools.JSON(contract.EncodeTasks(all))
+		return &answer
+	}
+	id, err := actor.ParseCallID(task)
+	invariant.Check(err == nil, "a task with the ID %q", task)
+	state := m.outcomeOf(id)
+	if state == nil {
+		return &actor.Answer{Refusal: actor.RefuseNotFound(actor.WhatRun, "%s has made no call %s in this session, or its outcome is long ago", m.act.id.Agent, id)}
+	}
+	answer := tools.JSON(state)
+	return &answer
+}
+
+// outcomeOf returns what is known of a call: the late response, the delivered message, or the state of its row.
+func (m mail) outcomeOf(id actor.CallID) []byte {
+	j := &m.act.journal
+	if late := j.Mail.LateTo(id); late != nil {
+		return late
+	}
+	if p := j.Mail.Row(id); p != nil {
+		task := taskOf(p)
+		return task.Encode()
+	}
+	is := func(x actor.Extensions, parts []actor.Part) bool {
+		of, ok := x.Provenance()
+		return ok && of.Correlation == id && contract.IsOutcome(actor.TextOf(parts))
+	}
+	for _, run := range j.Runs {
+		if isDelivered(&run.Call) && is(run.Call.Extensions, run.Call.Parts) {
+			return []byte(actor.TextOf(run.Call.Parts))
+		}
+	}
+	for i := range j.Transcript.Tail {
+		if t := &j.Transcript.Tail[i]; t.Source == actor.FromDelivered && is(t.Extensions, t.Parts) {
+			return []byte(actor.TextOf(t.Parts))
+		}
+	}
+	return nil
+}
+
+func taskOf(p *store.Pending) contract.Task {
+	return contract.Task{Correlation: correlation(p), Agent: p.Call.To.Agent, Skill: p.Skill, At: p.At, Timeout: p.Clock.Left, Late: p.Late, Waits: p.Waits}
 }
 
 // listed returns the names as a list, or none in its place.
@@ -226,7 +284,7 @@ func (m mail) expire() {
 		switch {
 		case m.cell.now < p.Clock.Due():
 		case p.Late:
-			m.end(&p, 0, "expired")
+			m.end(&p, 0, "expired", nil)
 		default:
 			m.settle(&p, "timeout", contract.SkillTimeout(correlation(&p), p.Clock.Left, p.Waits), max(m.calleeLeft(&p), 0)+lateGrace, 0)
 		}
@@ -258,14 +316,18 @@ func (m mail) answered(reply *actor.Reply) bool {
 		what = "failure"
 	}
 	row := *p
-	switch {
-	case row.Late:
-		m.end(&row, reply.Status, what)
-	case reply.Refusal != nil:
-		m.settle(&row, what, contract.SkillError(correlation(&row), reply.Refusal), 0, 0)
-	default:
+	var message []byte
+	var budget uint32
+	if reply.Refusal != nil {
+		message = contract.SkillError(correlation(&row), reply.Refusal)
+	} else {
 		r := contract.ReadSkill(actor.TextOf(reply.Parts), reply.Warnings...)
-		m.settle(&row, what, r.Encode(correlation(&row)), 0, min(reply.Budget, row.Call.Budget))
+		message, budget = r.Encode(correlation(&row)), min(reply.Budget, row.Call.Budget)
+	}
+	if row.Late {
+		m.end(&row, reply.Status, what, message)
+	} else {
+		m.settle(&row, what, message, 0, budget)
 	}
 	return true
 }
@@ -296,10 +358,10 @@ func (m mail) settle(p *store.Pending, what string, message []byte, left actor.D
 	c.markDirty(m.act)
 }
 
-// end drops a row without a message.
-func (m mail) end(p *store.Pending, status actor.Status, what string) {
+// end drops a row without a message. A late response is kept.
+func (m mail) end(p *store.Pending, status actor.Status, what string, late []byte) {
 	c := m.cell
-	c.record(m.act, store.Late{Call: p.Call.ID, At: c.now, Status: status}, store.Shown{})
+	c.record(m.act, store.Late{Call: p.Call.ID, At: c.now, Status: status, Response: late}, store.Shown{})
 	c.emit(history.Event{Kind: history.Late, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Peer: p.Call.To, What: what})
 	delete(m.act.rows, p.Call.ID)
 }
@@ -374,6 +436,6 @@ func (m mail) queue() (all []*store.Run) {
 // discard drops the rows of an actor whose session is deleted: nothing is left that could have their outcomes.
 func (m mail) discard() {
 	for _, p := range m.act.journal.Mail.Rows {
-		m.end(&p, 0, "discarded")
+		m.end(&p, 0, "discarded", nil)
 	}
 }

@@ -228,6 +228,45 @@ func TestLateAnswerIsRecorded(t *testing.T) {
 	}
 }
 
+// The state of a call is read by its task, also the response that came too late to be delivered. Those of others are
+// not found.
+func TestPollReadsState(t *testing.T) {
+	polling := func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if input, ok := strings.CutPrefix(actor.TextOf(b.Call.Parts), "poll "); ok && len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskTool, Name: tools.AgentPoll, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(input)}}}}}, nil
+		}
+		return sending()(b, answers)
+	}
+	n := newNode(t, 1, agent("a", polling), agent("b", sleeping(50*time.Second)), agent("c", echo()))
+	slow := n.pendingOf(n.send("a/s-1", `{"agent":"b","skill":"look","timeout":40000}`))[0].TaskID
+	quick := n.pendingOf(n.send("a/s-1", `{"agent":"c","skill":"look","input":{"x":1}}`))[0].TaskID
+	state := func(session, task, want string) {
+		t.Helper()
+		input := "{}"
+		if task != "" {
+			input = `{"taskId":"` + task + `"}`
+		}
+		if got := n.result(n.send("a/"+session, "poll "+input)); !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	state("s-1", "", `{"tasks":[{"status":"working","correlationId":"`+slow+`","taskId":"`+slow+`","agent":"b","skill":"look","startTime":`)
+	state("s-1", slow, `"status":"working"`)
+	state("s-1", quick, `"status":"completed","output":`)
+	state("s-2", slow, "NotFound")
+	n.advance(45 * time.Second)
+	state("s-1", slow, `"status":"timeout"`)
+	n.restart(1)
+	n.advance(10 * time.Second)
+	state("s-1", slow, `"status":"completed","output":"slept"`)
+	state("s-1", "", `{"tasks":[]}`)
+	n.restart(1)
+	state("s-1", slow, `"status":"completed","output":"slept"`)
+	if got := n.delivered(alice); len(got) != 2 {
+		t.Errorf("delivered %q", got)
+	}
+}
+
 // The messages have their turns in the order of the outcomes, not in that of the calls.
 func TestOutcomesAreDeliveredInOrder(t *testing.T) {
 	for _, turns := range []actor.Turns{actor.Serial, actor.Interleaved} {

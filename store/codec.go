@@ -306,6 +306,7 @@ func (w *encoder) record(record Record) {
 		w.CallID(r.Call)
 		w.time(r.At)
 		w.Uint(uint64(r.Status))
+		w.Bytes(r.Response)
 	case Buried:
 		w.Uint(tagBuried)
 		w.buried(r)
@@ -370,7 +371,7 @@ func (r decoder) record() Record {
 	case tagNoticed:
 		return Noticed{r.CallID(), r.time(), r.Uint(), r.Hold()}
 	case tagLate:
-		return Late{r.CallID(), r.time(), actor.Status(r.UintMax(uint64(actor.Failed), "status"))}
+		return Late{r.CallID(), r.time(), actor.Status(r.UintMax(uint64(actor.Failed), "status")), r.Bytes(lateBytesMax)}
 	case tagBuried:
 		return r.buried()
 	case tagSnapshot:

@@ -188,12 +188,13 @@ func drawJournal(t *rapid.T) Journal {
 	j.Transcript, j.Extensions = drawTranscript(t), drawExtensions(t)
 	for range rapid.IntRange(0, 2).Draw(t, "detached") {
 		j.Mail.Rows = append(j.Mail.Rows, drawPending(t))
+		j.Mail.Late = append(j.Mail.Late, LateResponse{drawRun(t), []byte(drawName(t))})
 	}
 	return j
 }
 
 func drawPending(t *rapid.T) Pending {
-	return Pending{Call: drawCall(t, drawID(t)), Tool: drawName(t), Skill: drawName(t), At: drawTime(t), Clock: drawClock(t), Reserve: 5, Waits: drawHold(t), Holds: 6, Late: rapid.Bool().Draw(t, "late")}
+	return Pending{Call: drawCall(t, drawID(t)), Tool: drawName(t), Skill: drawName(t), Client: drawName(t), At: drawTime(t), Clock: drawClock(t), Reserve: 5, Waits: drawHold(t), Holds: 6, Late: rapid.Bool().Draw(t, "late")}
 }
 
 func drawMessage(t *rapid.T, parts []actor.Part) actor.ChatMessage {
@@ -265,7 +266,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 	case tagNoticed:
 		return Noticed{run, at, 5, drawHold(t)}
 	case tagLate:
-		return Late{run, at, actor.Partial}
+		return Late{run, at, actor.Partial, []byte(drawName(t))}
 	default:
 		j := drawJournal(t)
 		return Snapshot{Journal: EncodeJournal(&j), Pages: rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 1, 9), 1, 3).Draw(t, "pages")}

@@ -15,8 +15,21 @@ const PendingMax = 256
 // Mail are the detached calls of an actor. They belong to the actor and not to the turn that made
 // them, so they outlive the turn, and an end of the process. The zero Mail is empty.
 type Mail struct {
-	Rows []Pending // in the order in which the calls were made
+	Rows []Pending      // in the order in which the calls were made
+	Late []LateResponse // in the order in which the answers came
 }
+
+// LateResponse is the response to a call that had timed out: it was not delivered, and can be read.
+type LateResponse struct {
+	Call     actor.CallID
+	Response []byte
+}
+
+// Bounds of Mail.Late. The oldest ones are dropped; what the callees have answered is also in their runs.
+const (
+	lateMax      = 16
+	lateBytesMax = 1 << 20
+)
 
 // Pending is a detached call without an outcome, or one whose answer is late.
 //
@@ -98,6 +111,34 @@ func (m *Mail) end(r Late) error {
 		return fmt.Errorf("detached call %s has no row", r.Call)
 	}
 	m.drop(r.Call)
+	if len(r.Response) > 0 {
+		m.keep(LateResponse{r.Call, r.Response})
+	}
+	return nil
+}
+
+func (m *Mail) keep(k LateResponse) {
+	kept := append(slices.Clip(m.Late), k)
+	for n := m.lateBytes() + len(k.Response); len(kept) > lateMax || n > lateBytesMax; kept = kept[1:] {
+		n -= len(kept[0].Response)
+	}
+	m.Late = kept
+}
+
+func (m *Mail) lateBytes() (n int) {
+	for _, k := range m.Late {
+		n += len(k.Response)
+	}
+	return n
+}
+
+// LateTo returns the response to a call that had timed out, or nil.
+func (m *Mail) LateTo(call actor.CallID) []byte {
+	for _, k := range m.Late {
+		if k.Call == call {
+			return k.Response
+		}
+	}
 	return nil
 }
 
@@ -150,7 +191,7 @@ func (m *Mail) memorySize() (n int) {
 	for i := range m.Rows {
 		n += runOverhead + actor.SizeOf(m.Rows[i].Call.Parts)
 	}
-	return n
+	return n + m.lateBytes() + runOverhead*len(m.Late)
 }
 
 func (w *encoder) pending(p *Pending) {
@@ -176,8 +217,15 @@ func (w *encoder) mail(m *Mail) {
 	for i := range m.Rows {
 		w.pending(&m.Rows[i])
 	}
+	w.Uint(uint64(len(m.Late)))
+	for _, k := range m.Late {
+		w.CallID(k.Call)
+		w.Bytes(k.Response)
+	}
 }
 
 func (r decoder) mail() Mail {
-	return Mail{Rows: decodeList(r, r.Count(itemsMax, "detached calls"), r.pending)}
+	return Mail{Rows: decodeList(r, r.Count(itemsMax, "detached calls"), r.pending), Late: decodeList(r, r.Count(lateMax, "late responses"), r.lateResponse)}
 }
+
+func (r decoder) lateResponse() LateResponse { return LateResponse{r.CallID(), r.Bytes(lateBytesMax)} }

@@ -3,6 +3,7 @@
 package store
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
@@ -93,6 +94,22 @@ func TestMail(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Late responses are kept, the newest ones, within bounds.
+func TestLateResponsesAreBounded(t *testing.T) {
+	for _, c := range []struct{ size, want int }{{10, lateMax}, {128 << 10, lateBytesMax / (128 << 10)}, {lateBytesMax, 1}} {
+		var m Mail
+		for n := range uint64(40) {
+			id := actor.NewCallID(1, 0, n)
+			if err := cmp.Or(m.add(Pending{Call: actor.Call{ID: id}, Late: true}), m.end(Late{Call: id, Response: make([]byte, c.size)})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(m.Late); n != c.want || m.LateTo(actor.NewCallID(1, 0, 39)) == nil || m.LateTo(actor.NewCallID(1, 0, 0)) != nil {
+			t.Errorf("%d responses of %d bytes are kept, want %d", n, c.size, c.want)
+		}
 	}
 }
 

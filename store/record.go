@@ -157,11 +157,14 @@ type Noticed struct {
 	For  actor.Hold
 }
 
-// Late ends a detached call that has timed out, or whose session is deleted. Nothing is delivered.
+// Late ends a detached call that has timed out, or whose session is deleted. Nothing is delivered. The response
+// can be read: see Mail.Late.
 type Late struct {
 	Call   actor.CallID
 	At     actor.Time
 	Status actor.Status // of the late answer; 0 if there is none
+	// Response is the message that the late answer would have been; empty if there is none.
+	Response []byte
 }
 
 // Snapshot is the fold of all earlier records of the actor. It has no entry number

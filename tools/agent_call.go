@@ -75,10 +75,11 @@ const ClientCorrelationMax = 128
 // ReturnAddress returns the address of an actor as other agents see it.
 func ReturnAddress(of actor.ID) string { return "agent:" + of.Agent + ":" + of.Key }
 
-// Detached is what a tool asks of the runtime: a detached call. The ask of kind AskDetach has it as its second
-// part, after the input.
+// Detached is what a tool asks of the runtime about detached calls. The ask of kind AskDetach has it as its second
+// part, after the input. The Name of an ask that makes calls is the callee, that of others a task.
 type Detached struct {
-	Mode   string `json:"mode"`
+	Poll   bool   `json:"poll,omitzero"` // what is pending is asked for, and no call is made
+	Mode   string `json:"mode,omitzero"`
 	Client string `json:"client,omitzero"` // correlation that the agent has given as its own
 }
 

@@ -29,11 +29,12 @@ type Invocation struct {
 	Session  string
 	Run      string
 	Input    string
-	Messages []Message // messages of the session so far; those of System, User and Assistant are sent, without calls
-	User     string    // user_id
-	Project  string    // project_id
-	Trace    string    // see actor.Call.Trace; an invalid one is omitted
-	Token    Secret    // token of this run, with which the agent may call back
+	Messages []Message        // messages of the session so far; those of System, User and Assistant are sent, without calls
+	User     string           // user_id
+	Project  string           // project_id
+	Trace    string           // see actor.Call.Trace; an invalid one is omitted
+	Token    Secret           // token of this run, with which the agent may call back
+	Of       actor.Provenance // of an Input that is the outcome of a detached call; zero of another one
 }
 
 // InvocationOf converts a call to the message for an external agent. A call
@@ -43,6 +44,7 @@ type Invocation struct {
 func InvocationOf(agent string, call *actor.Call, token Secret) Invocation {
 	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: inputText(call.Parts),
 		User: call.Principal, Project: call.Project, Trace: call.Trace, Token: token}
+	in.Of, _ = call.Extensions.Provenance()
 	if len(traceHeaders(in.Trace)) == 0 {
 		in.Trace = fmt.Sprintf("00-%x-%x-00", call.Root[:], call.ID[8:])
 	}
@@ -76,6 +78,13 @@ type (
 	invokeMessageJSON struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
+
+		Provenance *invokeProvenanceJSON `json:"provenance,omitzero"`
+	}
+	invokeProvenanceJSON struct {
+		Kind        string `json:"kind"`
+		Tool        string `json:"sourceTool"`
+		Correlation string `json:"correlationId"`
 	}
 	invokeContextJSON struct {
 		User    string `json:"user_id"`
@@ -89,11 +98,14 @@ func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 		return Request{}, actor.Refuse(actor.Invalid, "%d messages exceed the maximum of %d", len(in.Messages), MessagesMax)
 	}
 	valid := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
-	payload := invokeJSON{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: invokeMessageJSON{User.String(), valid(in.Input)},
+	payload := invokeJSON{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: invokeMessageJSON{Role: User.String(), Content: valid(in.Input)},
 		Messages: []invokeMessageJSON{}, Context: invokeContextJSON{valid(in.User), valid(in.Project)}}
+	if in.Of.Tool != "" {
+		payload.Input.Provenance = &invokeProvenanceJSON{"tool_response", in.Of.Tool, in.Of.Correlation.String()}
+	}
 	for _, m := range in.Messages {
 		if m.Role == System || m.Role == User || m.Role == Assistant {
-			payload.Messages = append(payload.Messages, invokeMessageJSON{m.Role.String(), valid(m.Text)})
+			payload.Messages = append(payload.Messages, invokeMessageJSON{Role: m.Role.String(), Content: valid(m.Text)})
 		}
 	}
 	body := marshal(payload)

@@ -48,6 +48,11 @@ func TestInvokeRequest(t *testing.T) {
 	if got := request.Headers[6].Value; got != "Bearer key" {
 		t.Errorf("authorization: got %q, want Bearer key", got)
 	}
+	in.Of = actor.Provenance{Tool: "agent_call", Correlation: actor.NewCallID(1, 2, 3)}
+	delivered, _ := a.Invoke(in)
+	if want := `"provenance":{"kind":"tool_response","sourceTool":"agent_call","correlationId":"` + in.Of.Correlation.String() + `"}}`; !strings.Contains(string(delivered.Body), want) {
+		t.Errorf("delivered: got\n%s\nwant\n%s", delivered.Body, want)
+	}
 	bare, _ := upstream.Agent{URL: "http://h"}.Invoke(upstream.Invocation{Agent: "helper", Session: "s", Run: "r"})
 	if got := string(bare.Body); got != `{"agent_id":"helper","session_id":"s","run_id":"r","input_message":{"role":"user","content":""},"messages":[],"context":{"user_id":""}}` || len(bare.Headers) != 4 {
 		t.Errorf("minimal invocation: got body %s, headers %v", got, bare.Headers)

@@ -72,6 +72,33 @@ def test_pieces_and_usage(troupe_server: TroupeServer) -> None:
         assert (answer.tree_usage.input_tokens, answer.tree_usage.output_tokens) == (4, 2)
 
 
+def test_agent_call_comes_back(troupe_server: TroupeServer) -> None:
+    heard: list[troupe.Outcome | None] = []
+    news = threading.Event()
+
+    @agent("asker")
+    def asker(turn: Turn) -> str:
+        if turn.message == "ask":
+            return turn.agent_call("worker", "look", {"n": 1}, session="other", timeout=30)
+        heard.append(turn.outcome)
+        if turn.outcome is not None:
+            news.set()
+        return "heard"
+
+    @agent("worker")
+    async def worker(turn: AsyncTurn) -> str:
+        request = json.loads(turn.message)
+        return json.dumps({"output": [request["skill"], request["input"], request["timeout"]], "confidence": 0.9})
+
+    client = troupe_server.client
+    with asker.start(troupe_server.url), worker.start(troupe_server.url):
+        asked = client.call("asker", "ask")
+        assert news.wait(30)
+        # The message of a user is no outcome, whatever it has.
+        client.call("asker", json.dumps({"kind": "skill_response", "correlationId": asked.text, "status": "completed"}), session=asked.session_id)
+    assert heard == [troupe.Outcome(asked.text, "completed", ["look", {"n": 1}, 30000], 0.9), None]
+
+
 def test_failures_have_codes(troupe_server: TroupeServer, caplog: pytest.LogCaptureFixture) -> None:
     @agent("broken")
     def broken(turn: Turn) -> str:

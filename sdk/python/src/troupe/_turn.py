@@ -16,7 +16,7 @@ import httpx
 from ._errors import InvalidRequest, NotFound, Refusal, ToolFailed, TroupeError, TurnCancelled, TurnDiverged
 from ._flow import ANSWER_SECONDS, Flow, Lost, Patience, Sleep, drive, drive_async, request, segment
 from ._ops import POLL_MS, Ops, single
-from ._types import Answer, Context, Json, Message, ToolCall
+from ._types import Answer, Context, Json, Message, Outcome, ToolCall
 
 T = TypeVar("T")
 
@@ -47,12 +47,14 @@ class Invocation:
     token: str = ""
     traceparent: str = ""
     tracestate: str = ""
+    outcome: Outcome | None = None
 
     @classmethod
     def of(cls, body: bytes, headers: Mapping[str, str]) -> Invocation:
         try:
             o = json.loads(body)
             content = o["input_message"]["content"]
+            provenance = o["input_message"].get("provenance")
             messages = tuple(Message.of(m) for m in o.get("messages") or ())
             context = o.get("context") or {}
             run = str(o.get("run_id") or headers.get("x-run-id") or "")
@@ -73,12 +75,18 @@ class Invocation:
             headers.get("x-run-token", ""),
             headers.get("traceparent", ""),
             headers.get("tracestate", ""),
+            Outcome.of(str(provenance["correlationId"]), json.loads(content)) if provenance else None,
         )
 
 
 def frame_of(event: str, data: Mapping[str, Any]) -> bytes:
     """Returns an event as bytes."""
     return f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def correlation_of(pending: Json) -> str:
+    """Returns the correlation in the immediate answer to an agent_call."""
+    return str(pending["correlationId"]) if isinstance(pending, dict) else ""
 
 
 class Execution:
@@ -362,6 +370,21 @@ class _Base:
 
         return self._operation(make)
 
+    def _agent_call(
+        self, agent: str, skill: str, input: Mapping[str, Json] | None, session: str | None, timeout: float | None, mode: str | None, key: str | None
+    ) -> Flow[Json]:
+        args: dict[str, Json] = {"agent": agent if session is None else f"{agent}/{session}", "skill": skill, "input": dict(input or {})}
+        if timeout is not None:
+            args["timeout"] = max(1, round(timeout * 1000))
+        if mode is not None:
+            args["mode"] = mode
+        return self._tool("agent_call", args, key)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome of an agent_call that is the message of this turn, or None if it is another message."""
+        return self._x.invocation.outcome
+
     def _create_context(self, data: Json, owner_type: str | None, owner_id: str | None, key: str | None) -> Flow[Context]:
         named = self._key(key)
         return self._operation(lambda: self._ops.create_context(data, None, owner_type, owner_id, named, self._headers()))
@@ -409,6 +432,25 @@ class Turn(_Base):
         two executions of the turn, as in threads.
         """
         return self._do(self._call(agent, content, session, timeout, priority, key))
+
+
+    def agent_call(
+        self,
+        agent: str,
+        skill: str,
+        input: Mapping[str, Json] | None = None,
+        *,
+        session: str | None = None,
+        timeout: float | None = None,
+        mode: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Asks another agent for a skill without waiting, and returns the correlation of the call.
+
+        The outcome is the message of a later turn of the same session: see outcome. timeout is in
+        seconds, 60 if absent. mode is "execute" or "critique".
+        """
+        return correlation_of(self._do(self._agent_call(agent, skill, input, session, timeout, mode, key)))
 
 
 class ToolUse:
@@ -480,6 +522,25 @@ class AsyncTurn(_Base):
         two executions of the turn, as in tasks.
         """
         return await self._do(self._call(agent, content, session, timeout, priority, key))
+
+
+    async def agent_call(
+        self,
+        agent: str,
+        skill: str,
+        input: Mapping[str, Json] | None = None,
+        *,
+        session: str | None = None,
+        timeout: float | None = None,
+        mode: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Asks another agent for a skill without waiting, and returns the correlation of the call.
+
+        The outcome is the message of a later turn of the same session: see outcome. timeout is in
+        seconds, 60 if absent. mode is "execute" or "critique".
+        """
+        return correlation_of(await self._do(self._agent_call(agent, skill, input, session, timeout, mode, key)))
 
 
 class AsyncToolUse:

@@ -42,6 +42,34 @@ class Message:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What came back from an agent_call."""
+
+    correlation: str  # that agent_call has returned
+    status: str  # completed, error or timeout
+    output: Json = None
+    confidence: float = 0.0  # from 0 to 1
+    assumptions: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    error_code: str = ""
+    error_message: str = ""  # also of a timeout
+
+    @classmethod
+    def of(cls, correlation: str, o: Object) -> Outcome:
+        error = o.get("error") or {}
+        return cls(
+            correlation,
+            str(o.get("status", "")),
+            o.get("output"),
+            float(o.get("confidence", 0.0)),
+            tuple(o.get("assumptions", ())),
+            tuple(o.get("caveats", ())),
+            str(error.get("code", "")),
+            str(error.get("message", "") or o.get("message", "")),
+        )
+
+
+@dataclass(frozen=True)
 class Answer:
     """The answer of an agent."""
 
