@@ -58,13 +58,13 @@ func (c *AgentsListCmd) Run(s streams) error {
 		return writeJSON(s.out, map[string][]jsontext.Value{"agents": all})
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "AGENT\tKIND\tSTATUS\tLAST HEARTBEAT\tSERVED\tDESCRIPTION")
+	fmt.Fprintln(w, "AGENT\tCODE\tKIND\tSTATUS\tLAST HEARTBEAT\tSERVED\tDESCRIPTION")
 	for _, raw := range all {
 		var a agentView
 		if err := json.Unmarshal(raw, &a); err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.Kind, a.Status, cmp.Or(a.LastSeen, "-"), a.servedText(), a.Doc)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, cmp.Or(a.Code, "-"), a.Kind, a.Status, cmp.Or(a.LastSeen, "-"), a.servedText(), a.Doc)
 	}
 	return w.Flush()
 }
@@ -73,6 +73,7 @@ func (c *AgentsListCmd) Run(s streams) error {
 type agentView struct {
 	ID         string         `json:"agent_id"`
 	Name       string         `json:"name"`
+	Code       string         `json:"code"`
 	Kind       string         `json:"kind"`
 	Doc        string         `json:"doc"`
 	Definition string         `json:"definition"`

@@ -17,7 +17,7 @@ import (
 func TestAgentsListAndShow(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/agents" {
-			fmt.Fprint(w, `{"agents":[{"agent_id":"planner","kind":"declared","status":"healthy","doc":"Plans."},{"agent_id":"pythia","kind":"external","status":"unhealthy","last_heartbeat_at":"2026-11-21T09:00:00.000000000Z","served_runs":12,"doc":""}]}`)
+			fmt.Fprint(w, `{"agents":[{"agent_id":"planner","kind":"declared","status":"healthy","doc":"Plans."},{"agent_id":"pythia","code":"ORA","kind":"external","status":"unhealthy","last_heartbeat_at":"2026-11-21T09:00:00.000000000Z","served_runs":12,"doc":""}]}`)
 			return
 		}
 		fmt.Fprint(w, `{"agent_id":"planner","name":"The Planner","kind":"external","status":"healthy","last_heartbeat_at":"2026-11-21T09:00:00.000000000Z","served_runs":0,"doc":"Plans.","definition":"4a47","spec":{"agent_id":"planner"},"actors":[
@@ -30,9 +30,9 @@ func TestAgentsListAndShow(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"agents", "list"}, `AGENT    KIND      STATUS     LAST HEARTBEAT                  SERVED  DESCRIPTION
-planner  declared  healthy    -                               -       Plans.
-pythia   external  unhealthy  2026-11-21T09:00:00.000000000Z  12      
+		{[]string{"agents", "list"}, `AGENT    CODE  KIND      STATUS     LAST HEARTBEAT                  SERVED  DESCRIPTION
+planner  -     declared  healthy    -                               -       Plans.
+pythia   ORA   external  unhealthy  2026-11-21T09:00:00.000000000Z  12      
 `},
 		{[]string{"agents", "show", "planner"}, `agent       planner
 kind        external

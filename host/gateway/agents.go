@@ -92,6 +92,7 @@ func displayName(d command.Agent) string {
 type agentView struct {
 	ID         string         `json:"agent_id"`
 	Name       string         `json:"name"`
+	Code       string         `json:"code,omitempty"`     // in requests of the contract
 	Endpoint   string         `json:"endpoint,omitempty"` // external agents only
 	Tags       []string       `json:"capabilities"`
 	Status     string         `json:"status"`                      // healthy, unhealthy, or unknown before the first contact
@@ -134,11 +135,12 @@ type waitView struct {
 func (s *Server) newAgentView(d command.Agent) agentView {
 	v := agentView{ID: d.Name, Name: displayName(d), Tags: []string{}, Status: "healthy", Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
 	var spec struct {
+		Code         string   `json:"code"`
 		Endpoint     string   `json:"endpoint"`
 		Capabilities []string `json:"capabilities"`
 	}
 	if d.Spec != nil && json.Unmarshal(d.Spec, &spec) == nil {
-		v.Endpoint, v.Tags = spec.Endpoint, append(v.Tags, spec.Capabilities...)
+		v.Code, v.Endpoint, v.Tags = spec.Code, spec.Endpoint, append(v.Tags, spec.Capabilities...)
 	}
 	if d.Kind == actor.External && s.config.External != nil {
 		at := s.config.External.LastSeen(d.Name)

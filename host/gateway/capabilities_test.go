@@ -238,6 +238,9 @@ func TestCapabilityHasOwners(t *testing.T) {
 	if !strings.Contains(fmt.Sprint(response["error_message"]), "its owners are writer-1, writer-2") {
 		t.Errorf("%v", response)
 	}
+	if _, _, list := a.do("GET", "/v1/agents", ""); !strings.Contains(list, `"agent_id":"analyst","name":"analyst","code":"ANL"`) {
+		t.Errorf("%s", list)
+	}
 	_, _, list := a.do("GET", "/v1/capabilities", "")
 	if !strings.Contains(list, `"capability_code":"ANL_NPV","owner_agents":["analyst"],"description":"Computes a net present value.","version":"1.0","timeout_ms":15000`) ||
 		!strings.Contains(list, `"capability_code":"DOC_GENERATE","owner_agents":["writer-1","writer-2"],"description":"Writes a document.","timeout_ms":30000`) {
@@ -399,8 +402,8 @@ func TestTimeoutHasPartialAnswer(t *testing.T) {
 			Run     string          `json:"run_id"`
 			Partial json.RawMessage `json:"partial"`
 		}
-		status := a.doJSON(&timedOut, "POST", "/v1/agents/analyst/messages", `{"content":"x","timeout_ms":300}`, ingress.IdempotencyKey, "k")
-		if status != 504 || string(timedOut.Partial) != `{"text":"The value is "}` || first != "" && timedOut.Run != first {
+		status, head, body := a.do("POST", "/v1/agents/analyst/messages", `{"content":"x","timeout_ms":300}`, ingress.IdempotencyKey, "k")
+		if err := json.Unmarshal([]byte(body), &timedOut); err != nil || status != 504 || head.Get(runHeader) != timedOut.Run || string(timedOut.Partial) != `{"text":"The value is "}` || first != "" && timedOut.Run != first {
 			t.Errorf("%d %+v, first run %s", status, timedOut, first)
 		}
 		first = timedOut.Run

@@ -188,6 +188,8 @@ func respondReply(ctx *fasthttp.RequestCtx, to actor.ID, reply *actor.Reply) {
 		b = append(b, ']')
 	}
 	b = append(runs.AppendUsage(b, reply.Usage, reply.Tree), '}')
+	id := b[len(`{"run_id":"`):]
+	ctx.Response.Header.SetBytesV(runHeader, id[:bytes.IndexByte(id, '"')])
 	respond(ctx, http.StatusOK, b)
 	if *buf = b; cap(b) > pooledBufferMax {
 		*buf = nil
@@ -307,6 +309,7 @@ func (s messageRoutes) acceptMessage(ctx *fasthttp.RequestCtx, call actor.Call) 
 		}
 	}
 	ctx.Response.Header.Set(appliedHeader, respondAsync)
+	ctx.Response.Header.Set(runHeader, out.Run)
 	ctx.Response.Header.Set(fasthttp.HeaderLocation, out.Path)
 	respondJSON(ctx, http.StatusAccepted, out)
 }
@@ -371,6 +374,7 @@ func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 	if len(out.Approvals) > 0 && !w.Found {
 		out.Detail = "the run waits for a person to decide about a call of " + out.Approvals[0].Tool + `: POST {"decision": "approve"} or {"decision": "reject"} to /v1/approvals/` + out.Approvals[0].ID + ":decide"
 	}
+	ctx.Response.Header.Set(runHeader, out.Run)
 	ctx.Response.Header.Set(fasthttp.HeaderLocation, out.Path)
 	respondJSON(ctx, http.StatusAccepted, out)
 }

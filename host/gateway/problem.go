@@ -163,6 +163,9 @@ func (p *problem) write(ctx *fasthttp.RequestCtx) {
 		ctx.SetContentType("application/problem+json")
 	}
 	keepFromCaches(ctx)
+	if p.Run != "" {
+		ctx.Response.Header.Set(runHeader, p.Run)
+	}
 	if p.Status == http.StatusUnauthorized {
 		ctx.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, "Bearer")
 	}

@@ -126,6 +126,7 @@ func (s *Server) routes() []route {
 const (
 	messagesRoute  = "/v1/agents/{id}/messages" // the most frequent requests, which messageFastPath routes
 	runsRoute      = "/v1/runs"
+	runRoute       = runsRoute + "/{id}"
 	approvalsRoute = "/v1/approvals"
 )
 
@@ -315,6 +316,9 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 		r.handle(ctx)
 		if ctx.IsGet() && !ctx.Hijacked() && c.lost(s.config.Keys) { // the key may have expired during a long poll
 			invalidKey().write(ctx)
+		}
+		if strings.HasPrefix(r.path, runRoute) && ctx.Response.StatusCode() < http.StatusMultipleChoices && !ctx.Hijacked() {
+			ctx.Response.Header.Set(runHeader, pathParam(ctx, "id"))
 		}
 		if c.chats() && !ctx.Hijacked() {
 			showChat(ctx, c, &r)

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -138,5 +139,35 @@ func TestNamesOfServerAreChecked(t *testing.T) {
 		if err := CheckNames(nil, []string{text}); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "such as https://console.example") {
 			t.Errorf("origin %q: %v", text, err)
 		}
+	}
+}
+
+// Each answer about one run names it in the header.
+func TestAnswersOfRunNameIt(t *testing.T) {
+	d := startGateway(t)
+	run := func(method, path, body string, want int, headers ...string) string {
+		t.Helper()
+		status, head, answer := d.do(method, path, body, headers...)
+		var named struct {
+			Run string `json:"run_id"`
+		}
+		if err := json.Unmarshal([]byte(answer), &named); err != nil || status != want || named.Run == "" || head.Get(runHeader) != named.Run {
+			t.Errorf("%s %s: %d, header %q, %s", method, path, status, head.Get(runHeader), answer)
+		}
+		return named.Run
+	}
+	id := run("POST", "/v1/agents/helper/messages", `{"content":"x"}`, 200)
+	run("POST", "/v1/agents/helper/messages", `{"content":"x"}`, 202, "Prefer", respondAsync)
+	open := run("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`, 202)
+	run("GET", "/v1/runs/"+id, "", 200)
+	run("POST", "/v1/runs/"+open+":cancel", "", 200)
+	if _, head, _ := d.do("GET", "/v1/runs/"+id+"?tree=1", ""); head.Get(runHeader) != id {
+		t.Errorf("tree: %v", head)
+	}
+	if _, head, _ := d.do("GET", "/v1/runs/"+id+"/events", ""); head.Get(runHeader) != id {
+		t.Errorf("events: %v", head)
+	}
+	if status, head, _ := d.do("GET", "/v1/runs/"+strings.Replace(id, id[:8], "00000000", 1), ""); status != 404 || head.Get(runHeader) != "" {
+		t.Errorf("no such run: %d %v", status, head)
 	}
 }
