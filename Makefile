@@ -170,6 +170,7 @@ clients: sdk-python #+ likewise, and resume streams across a kill -9 with curl, 
 
 crash: build ## kill the real server N (20) times and simulate power failures; no acknowledged work may be lost
 	@$(GO) run ./test/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
+	@$(GO) run ./test/crash -detached $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
 	@$(GO) test ./host/disk -run '^TestPowerFailure' -count=1 -v -args -power-runs 50
 
 recovery: #+ crash at every single operation of a recovery, and within the recovery after it; N= histories, for a longer run with more histories of the stores

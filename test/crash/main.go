@@ -8,6 +8,8 @@
 // ledger, the tools every request. SIGKILL comes at random moments. The next instance
 // starts on the same data folder and is checked against the ledger. The program
 // ends with a table, and with exit code 1 after a violation.
+//
+// With -detached, kills come while detached calls are pending; see detachedCalls.
 package main
 
 import (
@@ -40,6 +42,7 @@ func main() {
 	flag.IntVar(&c.kills, "n", 20, "number of kills")
 	flag.Uint64Var(&c.seed, "seed", 0, "seed for client actions and kill times; 0 draws one")
 	flag.StringVar(&c.bin, "bin", "bin/troupe", "server binary")
+	flag.BoolVar(&c.detached, "detached", false, "kill while detached calls are pending, and compare their outcomes with what the agents have seen")
 	flag.DurationVar(&c.within, "within", 20*time.Minute, "time limit")
 	flag.Parse()
 	os.Exit(c.main(os.Stdout, os.Stderr))
@@ -51,6 +54,8 @@ type harness struct {
 	seed   uint64
 	bin    string
 	within time.Duration
+
+	detached bool
 
 	rng      *rand.Rand
 	dir      string
@@ -77,7 +82,11 @@ func (c *harness) main(out, stderr io.Writer) int {
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	good, err := c.run(ctx, out, stderr)
+	run := c.run
+	if c.detached {
+		run = c.runDetached
+	}
+	good, err := run(ctx, out, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "crash:", err)
 	}
