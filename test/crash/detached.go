@@ -49,6 +49,7 @@ const (
 	answerWithin      = 900 * time.Millisecond
 	orderSlack        = 500 * time.Millisecond // between the end of an answer and the begin of another one, from which on their order is certain
 	pendingPercent    = 50                     // minimum share of kills with calls that are not answered
+	hearingTakes      = 150 * time.Millisecond
 	detachedEndWithin = 30 * time.Second
 )
 
@@ -143,11 +144,11 @@ type invocation struct {
 func (d *detachedCalls) ask(r *http.Request, run string, in *invocation) (string, error) {
 	if of := in.Input.Provenance.Correlation; of != "" {
 		d.mu.Lock()
-		defer d.mu.Unlock()
 		if !d.heard[run] {
 			d.heard[run], d.turns = true, append(d.turns, of)
 		}
-		return "heard", nil
+		d.mu.Unlock()
+		return "heard", pause(r.Context(), hearingTakes) // other outcomes wait meanwhile
 	}
 	for i := range callsPerMessage {
 		word := fmt.Sprintf("%s-%d", in.Input.Content, i)
