@@ -24,7 +24,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-python sdk-python clients crash recovery load growth corruption mutants inert bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-python sdk-python clients crash recovery load growth corruption mutants inert bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -156,6 +156,9 @@ bin/venv/examples: bin/venv/sdk
 	@bin/venv/bin/pip install -q --disable-pip-version-check './sdk/python[test,examples]' || \
 	{ echo "pip cannot install the packages of the examples: it needs a package index, or PIP_INDEX_URL" >&2; exit 1; }
 	@touch $@
+
+demo-return: #+ three agents are asked without waiting; their answers come back across a kill -9, each once; needs python3
+	@$(GO) run ./examples/research
 
 demo-python: build bin/venv/sdk #+ call an agent in Python that calls back; needs python3 with venv: WORD=
 	@$(GO) run ./test/demo/python -python bin/venv/bin/python -word "$$WORD"

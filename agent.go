@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 
 	"github.com/troupe-run/troupe/actor"
@@ -36,6 +37,9 @@ type Agent struct {
 	// tools that Turn.Model offers to models, by name: those of Config.Tools, declared ones, and call_agent
 	// and list_agents to call other agents. One that the server does not have is left out.
 	Tools []string
+	// what Turn.Send and agent_call may ask of it, at most 64 names; another skill is refused with CodeInvalid. nil
+	// means anything.
+	Skills []string
 	// OneSession makes all messages that name no session share the session "main", which cannot
 	// be deleted. Otherwise each begins a session.
 	OneSession bool
@@ -75,6 +79,10 @@ func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 		err = fmt.Errorf("Transcript: %w", err)
 	case len(a.Tools) > agents.SpecToolsMax:
 		err = fmt.Errorf("the list Tools has %d names, at most %d allowed", len(a.Tools), agents.SpecToolsMax)
+	case len(a.Skills) > agents.SkillsMax:
+		err = fmt.Errorf("the list Skills has %d names, at most %d allowed", len(a.Skills), agents.SkillsMax)
+	case slices.ContainsFunc(a.Skills, func(name string) bool { return actor.CheckName(name) != nil }):
+		err = fmt.Errorf("Skills: want names of letters, digits, '.', '_' and '-', got %q", a.Skills)
 	case a.MaxActive < 0:
 		err = fmt.Errorf("MaxActive: got %d, want at least 1, or 0 for the limit of the server", a.MaxActive)
 	case a.StateVersion < 0:
@@ -89,7 +97,7 @@ func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 		return text, agentError(err)
 	}))
 	def := agents.Define(a.Name, cmp.Or(a.Version, "1"), a.Doc, behavior)
-	def.Transcript, def.OneSession, def.MaxActive = transcript, a.OneSession, a.MaxActive
+	def.Transcript, def.OneSession, def.MaxActive, def.Skills = transcript, a.OneSession, a.MaxActive, a.Skills
 	return def, nil
 }
 

@@ -313,10 +313,12 @@ func TestSendFails(t *testing.T) {
 			return t.Send("worker", "look", nil, troupe.User("x"))
 		case "late":
 			return t.Send("worker", "wait", nil, troupe.Timeout(time.Millisecond))
+		case "skill":
+			return t.Send("worker", "sing", nil)
 		}
 		return t.Send(t.Message(), "look", nil)
 	}}
-	worker := troupe.Agent{Name: "worker", Func: func(t *troupe.Turn) (string, error) {
+	worker := troupe.Agent{Name: "worker", Skills: []string{"look", "wait"}, Func: func(t *troupe.Turn) (string, error) {
 		if strings.Contains(t.Message(), `"skill":"wait"`) {
 			_, err := t.Wait("go", time.Minute)
 			return "", err
@@ -325,7 +327,7 @@ func TestSendFails(t *testing.T) {
 	}}
 	s := open(t, filepath.Join(t.TempDir(), "data"), asker, worker)
 	defer closeServer(t, s)
-	for message, want := range map[string]troupe.Code{"option": troupe.CodeInvalid, "nobody": troupe.CodeAgentNotFound} {
+	for message, want := range map[string]troupe.Code{"option": troupe.CodeInvalid, "skill": troupe.CodeInvalid, "nobody": troupe.CodeAgentNotFound} {
 		_, err := s.Call(t.Context(), "asker", message)
 		wantCode(t, message, err, want)
 	}
