@@ -136,6 +136,49 @@ func putContext(in *ContextCommand, info ContextInfo, found bool, value []byte, 
 	return action
 }
 
+// ContextChange is a version of a context that one change of the state of its actor writes, or deletes.
+type ContextChange struct {
+	ID      string
+	Version uint64
+	Value   []byte // nil: it is deleted
+	Info    ContextInfo
+	At      actor.Time
+}
+
+// ContextChanges returns the versions that updates of the state write and delete.
+func ContextChanges(updates []actor.StateItem) (all []ContextChange) {
+	infos := map[string]ContextInfo{}
+	for _, item := range updates {
+		var info ContextInfo
+		if id, ok := strings.CutPrefix(item.Name, "m/"); ok && len(item.Value) > 0 && json.Unmarshal(item.Value, &info) == nil {
+			infos[id] = info
+		}
+	}
+	for _, item := range updates {
+		rest, ok := strings.CutPrefix(item.Name, "c/")
+		parts := strings.Split(rest, "/")
+		if !ok || len(parts) != 3 {
+			continue
+		}
+		version, err := strconv.ParseUint(parts[1], 10, 64)
+		if err != nil {
+			continue
+		}
+		at := slices.IndexFunc(all, func(c ContextChange) bool { return c.ID == parts[0] && c.Version == version })
+		if at < 0 {
+			at = len(all)
+			all = append(all, ContextChange{ID: parts[0], Version: version, Info: infos[parts[0]]})
+			for _, v := range all[at].Info.Versions {
+				if v.Version == version {
+					all[at].At = v.At
+				}
+			}
+		}
+		all[at].Value = append(all[at].Value, item.Value...)
+	}
+	return all
+}
+
 // ContextNotFound returns the refusal for an unknown context.
 func ContextNotFound() *actor.Refusal {
 	return actor.RefuseNotFound(actor.WhatContext, "no such context: it was deleted, or the key is that of another user")

@@ -231,6 +231,14 @@ func (o *object) usages(run, tree Usage) {
 	}
 }
 
+// AppendRefusal appends a refusal as runs and events show it.
+func AppendRefusal(b []byte, r *actor.Refusal) []byte {
+	var o object
+	o.refusal("", r)
+	_, value, _ := bytes.Cut(o.b, []byte(":"))
+	return append(b, value...)
+}
+
 func (o *object) refusal(name string, r *actor.Refusal) {
 	o.name(name)
 	info := r.Reason.Info()

@@ -84,6 +84,42 @@ func (e *Entry) AllEvents() ([]RunEvent, error) {
 	return all, nil
 }
 
+// AskedParts returns the content of an ask that an entry makes, or nil.
+func AskedParts(e *Entry, step uint32, index uint16) []actor.Part {
+	switch r := e.Record.(type) {
+	case Asking:
+		if step == e.Shown.Step && int(index) < len(r.Asks) {
+			return r.Asks[index].Ask.Parts
+		}
+	case Added:
+		return r.Ask.Ask.Parts
+	}
+	return nil
+}
+
+// AnsweredParts returns the content of an answer that an entry records, or nil.
+func AnsweredParts(e *Entry, step uint32, index uint16) []actor.Part {
+	if r, ok := e.Record.(Answered); ok && r.Step == step && r.Index == index {
+		return r.Answer.Parts
+	}
+	return nil
+}
+
+// StateUpdatesOf returns the changes of an actor's state that a record makes, or makes at the end of
+// its run.
+func StateUpdatesOf(r Record) []actor.StateItem {
+	switch r := r.(type) {
+	case Asking:
+		return r.StateUpdates
+	case Ended:
+		return r.StateUpdates
+	}
+	return nil
+}
+
+// TimeOf returns the time of a record.
+func TimeOf(r Record) actor.Time { return r.at() }
+
 // WithoutBodies returns the entry with the numbers of its events only.
 func (e Entry) WithoutBodies() Entry {
 	var all []RunEvent

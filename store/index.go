@@ -428,6 +428,23 @@ func (x *Index) order(kv KV) error {
 	return failure
 }
 
+// RowsWith returns the rows of the Index with a batch that is about to be written, which MUST be
+// written together with the batch. The Index is empty then. It is for stores whose readers are
+// other processes: they do not see the memory of this one. The callback each receives the changed
+// summaries of runs.
+func (x *Index) RowsWith(b *Batch, each func(tenant string, s *runs.Summary)) []Row {
+	x.Add(b)
+	for _, key := range x.runIDs {
+		if s := x.runs[key].summary; s != nil {
+			each(key.tenant, s)
+		}
+	}
+	rows := x.Rows()
+	x.Clear()
+	x.forgotten = nil // their rows are tombstones
+	return rows
+}
+
 // Entries returns the number of entries that the rows do not cover.
 func (x *Index) Entries() int { return x.entries }
 

@@ -10,6 +10,14 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
+// Usage is an estimate of the space that a store takes. What was written in the last seconds is not in
+// it.
+type Usage struct {
+	Free   uint64            // bytes that new work may still take
+	Stored uint64            // bytes of all tenants
+	Of     map[string]uint64 // of each tenant
+}
+
 // TenantRange returns the range of the keys with the rows of a tenant.
 func TenantRange(tenant string) (from, to []byte) {
 	from = append(append([]byte("t/"), tenant...), '/')

@@ -37,6 +37,7 @@ type ServeCmd struct {
 	Data    string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
 	Listen  string        `env:"TROUPE_LISTEN" default:"${listen}" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`
+	Store   string        `env:"TROUPE_STORE" placeholder:"URL" help:"Keep the store in this PostgreSQL database, such as postgres://troupe@db.example/troupe, instead of the data folder. Write no password into the URL: PGPASSWORD and ~/.pgpass are read."`
 	Agents  string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with files of agents, tools and MCP servers named *.toml."`
 	Watch   bool          `env:"TROUPE_WATCH" help:"Apply the files of --agents again whenever they change. Without --agents and --config, those of the configuration troupe.toml in the working folder."`
 	Allow   []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
@@ -296,7 +297,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		return nil, err
 	}
 	base, err := service.Open(service.Config{
-		Node:    node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: c.egress(config.Models), Native: native, Reserved: reserved, Policy: config.Policy, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
+		Node:    node.Config{Data: c.Data, Store: c.Store, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: c.egress(config.Models), Native: native, Reserved: reserved, Policy: config.Policy, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
 		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope), Chat: config.Chat, Certificate: certificate},
 		MCP:     files.MCP(),
 	}, log)
@@ -306,6 +307,8 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		return nil, fmt.Errorf("%w; choose another --data, or delete the one in the store: %s", err, hint("agents delete", []string{conflict.Name}, nil)+" "+strings.Join(c.ownerFlags(), " "))
 	case errors.As(err, new(disk.InUseError)):
 		return nil, fmt.Errorf("%w: stop that process, or choose another --data", err)
+	case err != nil && c.Store != "":
+		return nil, err
 	case err != nil:
 		return nil, storeError(c.Data, err, "")
 	}

@@ -12,17 +12,9 @@ import (
 // usageSamples is the number of batches of the log from which the shares of tenants are estimated.
 const usageSamples = 256
 
-// Usage is an estimate of the space that a store takes. What was written in the last seconds is not in
-// it.
-type Usage struct {
-	Free   uint64            // bytes that new work may still take
-	Stored uint64            // bytes of all tenants
-	Of     map[string]uint64 // of each tenant
-}
-
 // ReadUsage estimates the space of the tenants of a store. It reads some batches of the log.
-func ReadUsage(d *Disk) (Usage, error) {
-	u := Usage{Of: map[string]uint64{}}
+func ReadUsage(d *Disk) (store.Usage, error) {
+	u := store.Usage{Of: map[string]uint64{}}
 	if free := d.options.freeSpace(d.dir); free > d.options.FreeFloor {
 		u.Free = free - d.options.FreeFloor
 	}

@@ -3,9 +3,11 @@
 package engine
 
 import (
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -50,12 +52,16 @@ func (a *admission) update(now actor.Time, log Log) {
 	}
 }
 
-// storageFull returns the refusal because of an error of Full or Exhausted, nil for nil.
+// storageFull returns the refusal because of an error of Full or Exhausted: the storage is full or away. It returns nil for nil.
 func storageFull(err error) *actor.Refusal {
 	if err == nil {
 		return nil
 	}
-	return &actor.Refusal{Reason: actor.Unavailable, Field: actor.StorageField, RetryAfter: 10 * time.Second, Detail: err.Error()}
+	r := &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 2 * time.Second, Detail: err.Error()}
+	if errors.Is(err, syscall.ENOSPC) { // otherwise the database is away, which passes by itself
+		r.Field, r.RetryAfter = actor.StorageField, 10*time.Second
+	}
+	return r
 }
 
 func (a *admission) evaluate(now actor.Time, log Log) *actor.Refusal {

@@ -71,6 +71,8 @@ type Config struct {
 	FlushIndex func() error
 	// Anchor records the ends of the synced log outside of the log. CloseAnchor does so a last time.
 	Anchor, CloseAnchor func(store.Anchor) error
+	// Closing reports that the Log begins to close; may be nil.
+	Closing func()
 	// Fatal reports that the store can no longer be written. It MUST NOT return.
 	Fatal func(format string, args ...any)
 	// PieceDelay is the delay of a piece of an answer; 0 means 1 ms.
@@ -222,6 +224,9 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.mu.Unlock()
+	if l.config.Closing != nil {
+		l.config.Closing()
+	}
 	l.delayTimer.Stop()
 	close(l.stop)
 	l.done.Wait()

@@ -252,10 +252,10 @@ func rowsAreBehindTheSeam(c *checkout) []string {
 		if x != "store" || !slices.Contains([]string{"KV", "MemoryKV", "Row", "Rows", "Payload"}, sel) {
 			return ""
 		}
-		if f.row() == "store" || f.row() == "host/disk" || slices.Contains(rowFiles, f.path) || f.row() == "sim" && f.isTest() {
+		if f.row() == "store" || f.row() == "host/disk" || f.row() == "host/postgres" || slices.Contains(rowFiles, f.path) || f.row() == "sim" && f.isTest() {
 			return ""
 		}
-		return "read the log through store.Reader; only store, host/disk and the simulated disk know its rows"
+		return "read the log through store.Reader; only store, its hosts and the simulated disk know its rows"
 	})
 }
 

@@ -79,6 +79,10 @@ func (n *Node) Backup(name string) (dir string, err error) {
 		return "", actor.RefuseBusy(actor.ScopeNode, 5*time.Second, "another backup is being made: retry later")
 	}
 	defer n.backup.Unlock()
+	d, ok := n.store.(*disk.Disk)
+	if !ok {
+		return "", errDatabaseBackup
+	}
 	folder, err := CheckBackups(n.backups, n.dir)
 	if err != nil {
 		return "", err
@@ -90,7 +94,7 @@ func (n *Node) Backup(name string) (dir string, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil { // fails for a symbolic link too
 		return "", err
 	}
-	if err := disk.Backup(n.disk, n.log, dir); err != nil {
+	if err := disk.Backup(d, n.log, dir); err != nil {
 		return "", errors.Join(err, os.Remove(dir)) // the log has removed its files
 	}
 	return dir, nil

@@ -29,7 +29,8 @@ import (
 
 // Config is the configuration of a node.
 type Config struct {
-	Data   string // folder of the store; created if it does not exist
+	Data   string // folder of the store and of files beside it; created if it does not exist
+	Store  string // URL of a PostgreSQL database with the store; empty: the store is in the folder
 	Name   string // name of the node; each store belongs to exactly one node
 	Cells  int    // number of cells; 0 means one per processor
 	Limits dispatcher.Limits
@@ -84,7 +85,7 @@ type Node struct {
 	backups  string
 	backup   sync.Mutex // held while a backup is made
 	secret   []byte     // signing secret of run tokens
-	disk     *disk.Disk
+	store    storage
 	log      *logs.Log
 	catalog  *catalogSync
 	outbound *outbound.Outbound
@@ -101,10 +102,9 @@ type Node struct {
 func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	c.Limits = boundMemory(c.Limits, c.Cells, os.DirFS("/"))
 	n := &Node{dir: c.Data, backups: c.Backups}
-	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{FreeFloor: c.FreeFloor, Ballast: c.Ballast, WriteBuffer: c.WriteBuffer, OpenFiles: c.OpenFiles, Descriptors: c.Descriptors, Logger: log}); err != nil {
+	if n.store, n.log, err = openStorage(&c, log); err != nil {
 		return nil, err
 	}
-	n.log = disk.NewLog(n.disk)
 	defer func() {
 		if err == nil {
 			return
@@ -112,20 +112,20 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		if n.outbound != nil {
 			n.outbound.Close()
 		}
-		err = errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
+		err = errors.Join(err, n.log.Close(), n.store.Close(), n.trace.Close())
 	}()
 	if err = n.log.Erase(); errors.Is(err, syscall.ENOSPC) { // no actor of a deleted session is loaded, erased or not
 		log.Warn("the deletion of sessions is completed at the next start", "error", err.Error())
 	} else if err != nil {
 		return nil, fmt.Errorf("store %s: complete the deletion of sessions: %w", c.Data, err)
 	}
-	if n.secret, err = n.disk.Secret(); err != nil {
+	if n.secret, err = n.store.Secret(); err != nil {
 		return nil, err
 	}
-	if err = checkExpiryIndex(n.disk); err != nil {
+	if err = checkExpiryIndex(n.store); err != nil {
 		return nil, fmt.Errorf("store %s: %w", c.Data, err)
 	}
-	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Reserved, c.Tools, c.Remote, c.Policy, c.Keys, log); err != nil {
+	if n.catalog, err = loadCatalog(n.store, c.Native, c.Reserved, c.Tools, c.Remote, c.Policy, c.Keys, log); err != nil {
 		return nil, err
 	}
 	n.catalog.share(c.Registry)
@@ -146,11 +146,11 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.outbound.SetAgents(n.catalog.externalAgents()) // before a run can call them
 	var clock *retentionClock
 	if c.Keep > 0 { // before the start makes records
-		clock = newRetentionClock(n.disk, c.Data, actor.Time(time.Now().UnixNano()), log)
+		clock = newRetentionClock(n.store, c.Data, actor.Time(time.Now().UnixNano()), log)
 	}
 	present := devices.New(func() actor.Time { return actor.Time(time.Now().UnixNano()) })
 	e, err := engine.Start(engine.Config{
-		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Sessions: n.log, Agents: definitions, Former: former,
+		Node: actor.NodeID(c.Name), Start: n.store.End().Batch, Log: n.log, Store: n.store, Sessions: n.log, Agents: definitions, Former: former,
 		Tools: n.catalog.catalog.Registry, Outbound: n.outbound, Devices: present, Models: n.outbound.Models(), Limits: c.Limits, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
 		Trace: n.trace.recorder(), Resumes: c.resumes(),
 	})
@@ -160,10 +160,10 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands = NewCommands(e)
 	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
 	n.Commands.circuits = n.outbound.Circuits
-	n.Commands.storage = newStorageShares(n.disk, log)
+	n.Commands.storage = newStorageShares(readUsage(n.store), log)
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
 	n.catalog.attach(e, n.outbound, n.trace)
-	n.retained = &retention{engine: e, disk: n.disk, log: n.log, keep: c.Keep, logger: log}
+	n.retained = &retention{engine: e, store: n.store, log: n.log, keep: c.Keep, logger: log}
 	n.retained.clock = clock
 	n.retained.start()
 	return n, nil
@@ -194,7 +194,7 @@ func (n *Node) External() *outbound.Outbound { return n.outbound }
 
 // End returns the number of batches and of entries in the log.
 func (n *Node) End() (batches, entries uint64) {
-	end := n.disk.End()
+	end := n.store.End()
 	return end.Batch, uint64(end.Pos)
 }
 
@@ -223,7 +223,7 @@ func (n *Node) Forget(ctx context.Context, in command.Forget) error {
 func (n *Node) Retain(ctx context.Context, now actor.Time) { n.retained.Retain(ctx, now) }
 
 // Purge removes deleted content from the files of the store at once.
-func (n *Node) Purge(ctx context.Context) error { return n.disk.Purge(ctx) }
+func (n *Node) Purge(ctx context.Context) error { return n.store.Purge(ctx) }
 
 // Close stops the retention, the cells, the egress, the log, the disk and the trace, in this
 // order. Clients that still wait are refused, and so are later commands. Open runs stay in the log.
@@ -234,7 +234,7 @@ func (n *Node) Close(ctx context.Context) error {
 		n.outbound.Close()
 		n.Commands.close()
 		n.storage.close()
-		n.closeErr = errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
+		n.closeErr = errors.Join(err, n.log.Close(), n.store.Close(), n.trace.Close())
 	})
 	return n.closeErr
 }

@@ -86,7 +86,7 @@ func TestOpenRunReadsNoJournal(t *testing.T) {
 		}
 		until(func(s *runs.Summary) bool { return s.Waits == "go" })
 		for tenant, want := range map[string]int{testBy.Tenant: 2, "bob": 3} {
-			r := &rowReader{from: n.disk}
+			r := &rowReader{from: n.store}
 			owner, err := View{Log: r, Tenant: tenant}.OpenRun(run)
 			if err != nil || owner.Run != run || owner.Actor != call.To || r.reads != want || r.tenants != (want > 2) {
 				t.Errorf("%d asks, looked up by %s: got %+v, error %v, with %d reads (tenants: %v), want %d", asks, tenant, owner, err, r.reads, r.tenants, want)
@@ -98,7 +98,7 @@ func TestOpenRunReadsNoJournal(t *testing.T) {
 		until(func(*runs.Summary) bool { return false })
 		stop()
 		for _, tenant := range []string{testBy.Tenant, "bob"} {
-			if owner, err := (View{Log: &rowReader{from: n.disk}, Tenant: tenant}).OpenRun(run); n.refusal(err) != actor.NotFound.String() {
+			if owner, err := (View{Log: &rowReader{from: n.store}, Tenant: tenant}).OpenRun(run); n.refusal(err) != actor.NotFound.String() {
 				t.Errorf("%d asks, looked up by %s after the end: got %+v, error %v", asks, tenant, owner, err)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/host/disk"
+
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
@@ -35,7 +35,7 @@ const (
 // fails or is refused is made up for by a later one.
 type retention struct {
 	engine *engine.Engine
-	disk   *disk.Disk
+	store  storage
 	log    *logs.Log
 	keep   time.Duration // 0: only what clients delete
 	clock  *retentionClock
@@ -80,7 +80,7 @@ func (r *retention) run(ctx context.Context) {
 	}
 	purge := time.NewTimer(0)
 	defer purge.Stop()
-	if !r.disk.PurgeOwed() {
+	if !r.store.PurgeOwed() {
 		purge.Stop()
 	}
 	waiting, next := false, time.Time{}
@@ -99,7 +99,7 @@ func (r *retention) run(ctx context.Context) {
 			began := time.Now()
 			r.purge(ctx)
 			next = time.Now().Add(max(purgeEvery, purgeShare*time.Since(began)))
-			if waiting = r.disk.PurgeOwed(); waiting { // it failed, or more was deleted
+			if waiting = r.store.PurgeOwed(); waiting { // it failed, or more was deleted
 				purge.Reset(time.Until(next))
 			}
 		}
@@ -124,7 +124,7 @@ func (r *retention) Retain(ctx context.Context, now actor.Time) {
 }
 
 func (r *retention) forgetIdle(ctx context.Context, before actor.Time) {
-	tenants, err := r.disk.Tenants()
+	tenants, err := r.store.Tenants()
 	if err != nil {
 		r.report(ctx, "cannot list sessions", err)
 		return
@@ -132,7 +132,7 @@ func (r *retention) forgetIdle(ctx context.Context, before actor.Time) {
 	for _, tenant := range tenants {
 		for next := ""; ; {
 			var names []string
-			names, next, err = r.disk.Sessions(tenant, next, command.SessionsMax)
+			names, next, err = r.store.Sessions(tenant, next, command.SessionsMax)
 			if err != nil {
 				r.report(ctx, "cannot list sessions", err)
 				break
@@ -154,7 +154,7 @@ func (r *retention) forgetIdle(ctx context.Context, before actor.Time) {
 
 // forget deletes a session if it was not changed since a time.
 func (r *retention) forget(ctx context.Context, tenant, name string, before actor.Time) error {
-	read := func() (command.Session, error) { return View{Log: r.disk, Tenant: tenant}.Session(name) }
+	read := func() (command.Session, error) { return View{Log: r.store, Tenant: tenant}.Session(name) }
 	s, err := read()
 	if err != nil || isUsed(&s, before) {
 		return err
@@ -186,7 +186,7 @@ func isUsed(s *command.Session, since actor.Time) bool {
 // cut deletes the front of the log whose entries are all older than a time.
 func (r *retention) cut(ctx context.Context, before, now actor.Time) {
 	for ctx.Err() == nil {
-		batch, err := r.disk.OldBatches(r.disk.Node(), before)
+		batch, err := r.store.OldBatches(r.store.Node(), before)
 		if err == nil && batch > 0 {
 			err = r.log.Cut(batch, now)
 		}
@@ -201,7 +201,7 @@ func (r *retention) cut(ctx context.Context, before, now actor.Time) {
 }
 
 func (r *retention) purge(ctx context.Context) {
-	if err := r.disk.Purge(ctx); err != nil {
+	if err := r.store.Purge(ctx); err != nil {
 		r.report(ctx, "deleted content is left in the files", err)
 	}
 }

@@ -4,6 +4,7 @@ package node
 
 import (
 	"errors"
+	"github.com/troupe-run/troupe/host/disk"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -118,21 +119,21 @@ func TestRetentionDeletesIdleSessions(t *testing.T) {
 	}
 	n.Retain(t.Context(), began.Add(testKeep-time.Hour))
 	want("before its time", true)
-	if origin, err := store.Origin(n.disk, "n1"); err != nil || origin.Batch != 0 {
+	if origin, err := store.Origin(n.store.(*disk.Disk), "n1"); err != nil || origin.Batch != 0 {
 		t.Errorf("the log begins behind batch %d, error %v, want it whole", origin.Batch, err)
 	}
 	n.Retain(t.Context(), n.engine.Now().Add(testKeep+time.Hour))
 	want("after its time", false)
-	origin, err := store.Origin(n.disk, "n1")
+	origin, err := store.Origin(n.store.(*disk.Disk), "n1")
 	if err != nil || origin.Batch == 0 {
 		t.Errorf("the log begins behind batch %d, error %v, want it cut", origin.Batch, err)
 	}
 	n.ask(testBy, "s-1", "again") // its name can be used again
-	j, err := View{Log: n.disk, Tenant: testBy.Tenant}.journal(actor.ID{Tenant: testBy.Tenant, Agent: "agent", Key: actor.DefaultKey})
+	j, err := View{Log: n.store, Tenant: testBy.Tenant}.journal(actor.ID{Tenant: testBy.Tenant, Agent: "agent", Key: actor.DefaultKey})
 	if err != nil || j.N == 0 {
 		t.Errorf("the agent without sessions has %d entries, error %v", j.N, err)
 	}
-	if _, err := n.disk.VerifyAll(); err != nil {
+	if _, err := n.store.(*disk.Disk).VerifyAll(); err != nil {
 		t.Error(err)
 	}
 	n.close()
@@ -163,17 +164,17 @@ func TestStartCompletesPurge(t *testing.T) {
 	if err := n.Commands.Forget(t.Context(), command.Forget{By: testBy, Session: "s-1"}); err != nil { // no purge follows
 		t.Fatal(err)
 	}
-	if !n.disk.PurgeOwed() {
+	if !n.store.PurgeOwed() {
 		t.Error("no purge is owed after a deletion")
 	}
 	n.close()
 	n = openRetained(t, data, testKeep)
 	n.Retain(t.Context(), n.engine.Now()) // purges run one at a time
-	if n.disk.PurgeOwed() {
+	if n.store.PurgeOwed() {
 		t.Error("a purge is owed after a pass")
 	}
 	n.close()
-	if n = openRetained(t, data, 0); n.disk.PurgeOwed() {
+	if n = openRetained(t, data, 0); n.store.PurgeOwed() {
 		t.Error("a purge is owed after the next start")
 	}
 	n.close()

@@ -37,7 +37,7 @@ type retentionClock struct {
 
 // newRetentionClock compares the clock at a start with the time before it. Without a record nothing can
 // be deleted.
-func newRetentionClock(d *disk.Disk, dir string, now actor.Time, logger *slog.Logger) *retentionClock {
+func newRetentionClock(d storage, dir string, now actor.Time, logger *slog.Logger) *retentionClock {
 	c := &retentionClock{path: filepath.Join(dir, clockFile), start: now}
 	before, err := d.Newest(d.Node())
 	if err != nil {

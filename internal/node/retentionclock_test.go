@@ -102,12 +102,12 @@ func TestClockIsComparedWithTheNewestRecord(t *testing.T) {
 	n.close()
 	n = openRetained(t, data, 0)
 	defer n.close()
-	if newest, err := n.disk.Newest("n1"); err != nil || newest < began || newest > n.engine.Now() {
+	if newest, err := n.store.Newest("n1"); err != nil || newest < began || newest > n.engine.Now() {
 		t.Errorf("the newest record is of %v, error %v, want one since %v", newest, err, began)
 	}
 	for ahead, doubted := range map[time.Duration]bool{clockJumpMax / 2: false, clockJumpMax + time.Hour: true, 0: false, -30 * 24 * time.Hour: false} {
 		_ = os.Remove(filepath.Join(data, clockFile))
-		c := newRetentionClock(n.disk, data, n.engine.Now().Add(ahead), slog.New(slog.DiscardHandler))
+		c := newRetentionClock(n.store, data, n.engine.Now().Add(ahead), slog.New(slog.DiscardHandler))
 		if c.doubted != doubted || c.trusts(c.start.Add(time.Hour), slog.New(slog.DiscardHandler)) == doubted || !c.trusts(c.start.Add(clockWait), slog.New(slog.DiscardHandler)) {
 			t.Errorf("%v ahead: doubted %v", ahead, c.doubted)
 		}

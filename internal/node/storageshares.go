@@ -3,13 +3,13 @@
 package node
 
 import (
+	"github.com/troupe-run/troupe/store"
 	"log/slog"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/host/disk"
 )
 
 // The shares of users in the space of the disk.
@@ -31,12 +31,12 @@ const (
 // storageShares keeps one user from filling the disk for all: while space is scarce, a user who has more than
 // half of what is stored starts no new work. While there is space, nobody is limited.
 type storageShares struct {
-	read   func() (disk.Usage, error)
+	read   func() (store.Usage, error)
 	now    func() time.Time
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	usage   disk.Usage
+	usage   store.Usage
 	readAt  time.Time
 	reading bool
 	closed  bool
@@ -45,8 +45,8 @@ type storageShares struct {
 	sum     uint64            // of written
 }
 
-func newStorageShares(d *disk.Disk, logger *slog.Logger) *storageShares {
-	return &storageShares{read: func() (disk.Usage, error) { return disk.ReadUsage(d) }, now: time.Now, logger: logger, written: map[string]uint64{}}
+func newStorageShares(read func() (store.Usage, error), logger *slog.Logger) *storageShares {
+	return &storageShares{read: read, now: time.Now, logger: logger, written: map[string]uint64{}}
 }
 
 // admit counts a message of a tenant with a number of bytes, or returns its refusal.

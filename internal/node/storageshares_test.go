@@ -4,6 +4,7 @@ package node
 
 import (
 	"errors"
+	"github.com/troupe-run/troupe/store"
 	"log/slog"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/host/disk"
+
 	"github.com/troupe-run/troupe/internal/command"
 )
 
@@ -22,20 +23,20 @@ const gib = 1 << 30
 // is written between two estimates counts.
 func TestUserWithMostOfTheDiskIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
-		usage   disk.Usage
+		usage   store.Usage
 		mallory bool // is refused
 	}{
-		"empty store":     {disk.Usage{Free: 1 << 20, Of: map[string]uint64{}}, false},
-		"enough space":    {disk.Usage{Free: 2 * gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, false},
-		"scarce space":    {disk.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, true},
-		"less than half":  {disk.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 4 * gib, "bob": gib}}, false},
-		"large disk":      {disk.Usage{Free: 5 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, false},
-		"full large disk": {disk.Usage{Free: 3 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, true},
+		"empty store":     {store.Usage{Free: 1 << 20, Of: map[string]uint64{}}, false},
+		"enough space":    {store.Usage{Free: 2 * gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, false},
+		"scarce space":    {store.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, true},
+		"less than half":  {store.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 4 * gib, "bob": gib}}, false},
+		"large disk":      {store.Usage{Free: 5 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, false},
+		"full large disk": {store.Usage{Free: 3 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStorageShares(nil, slog.New(slog.DiscardHandler))
 			usage := c.usage
-			s.read = func() (disk.Usage, error) { return usage, nil }
+			s.read = func() (store.Usage, error) { return usage, nil }
 			if r := s.admit("mallory", 1); r != nil {
 				t.Errorf("%s: refused before the first estimate: %v", name, r)
 			}
@@ -47,14 +48,14 @@ func TestUserWithMostOfTheDiskIsRefused(t *testing.T) {
 			if r := s.admit("bob", 1<<20); r != nil {
 				t.Errorf("%s: bob is refused: %v", name, r)
 			}
-			usage = disk.Usage{Free: 100 * gib, Stored: gib, Of: map[string]uint64{"mallory": gib}} // mallory has deleted sessions
+			usage = store.Usage{Free: 100 * gib, Stored: gib, Of: map[string]uint64{"mallory": gib}} // mallory has deleted sessions
 			<-time.After(usageEvery)
 			_ = s.admit("bob", 1)
 			synctest.Wait()
 			if r := s.admit("mallory", 1); r != nil {
 				t.Errorf("%s: after the deletion: %v", name, r)
 			}
-			usage, s.read = disk.Usage{}, func() (disk.Usage, error) { return disk.Usage{}, errors.New("test error") }
+			usage, s.read = store.Usage{}, func() (store.Usage, error) { return store.Usage{}, errors.New("test error") }
 			accepted := 0
 			for ; accepted < 1<<20 && s.admit("mallory", 1<<20) == nil; accepted++ {
 			}
@@ -69,7 +70,7 @@ func TestUserWithMostOfTheDiskIsRefused(t *testing.T) {
 // Messages of clients are subject to the shares, and deletions are not.
 func TestMessagesTakeShareOfTheDisk(t *testing.T) {
 	n := openTestNode(t)
-	n.storage.usage, n.storage.readAt = disk.Usage{Free: 1, Stored: gib, Of: map[string]uint64{actor.DefaultTenant: gib}}, time.Now().Add(time.Hour)
+	n.storage.usage, n.storage.readAt = store.Usage{Free: 1, Stored: gib, Of: map[string]uint64{actor.DefaultTenant: gib}}, time.Now().Add(time.Hour)
 	invoke := func(call actor.Call) *actor.Refusal {
 		t.Helper()
 		call.ID = n.NewCallID()

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package postgres keeps a node's store in a PostgreSQL database, from version 15 on.
+//
+//	troupe.store   one row: format of the store, its node, its secret
+//	troupe.logs    the head of the log: who writes it, and where it ends
+//	troupe.kv      the rows of the log and of its index, as package store defines them
+//	troupe.runs …  tables for people to query; see docs/sql.md
+//
+// A batch is one transaction of one round trip: fence, rows, index, tables. The row of the log is
+// the fence: the batch is stored only if the log still has this owner under this epoch and ends
+// where the batch begins. A process that another has replaced is refused by that row, whatever it
+// believes.
+//
+// A commit whose answer was lost is settled by that row after a reconnect: nothing is written
+// twice and nothing is reported as failed that was stored. While the database is away, nothing is
+// acknowledged, new work is refused as unavailable, and nothing ends; the work continues once the
+// database answers.
+//
+// Everything is one log under one node. It is a part of the server without a promise of
+// compatibility: programs use package troupe.
+//
+// # Files
+//
+//	append.go   the transaction of a batch, and how a lost answer is settled
+//	connect.go  connections, and the databases that are refused
+//	json.go     jsonb of any bytes
+//	kv.go       the rows
+//	migrate.go  the schema
+//	store.go    opening, the secret, the space that users have
+//	tables.go   the tables for people
+package postgres

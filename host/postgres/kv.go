@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/troupe-run/troupe/store"
+)
+
+// The bounds of reading.
+const (
+	// A Get needs a connection while a Scan of the same goroutine holds one, so both have a pool.
+	getConnections, scanConnections = 6, 24
+	// readPatience is the time for which a read waits for a database that is away.
+	readPatience = 30 * time.Second
+	// readAgain is the time between two attempts.
+	readAgain = 250 * time.Millisecond
+	// The first page of a scan is small, because most scans end early.
+	scanRows, scanRowsMax = 8, 256
+)
+
+// keys reads troupe.kv.
+type keys struct{ gets, scans *pgxpool.Pool }
+
+func openKeys(ctx context.Context, c *pgx.ConnConfig) (k keys, err error) {
+	open := func(connections int32) (*pgxpool.Pool, error) {
+		p, err := pgxpool.ParseConfig("")
+		if err != nil {
+			return nil, err
+		}
+		p.ConnConfig = c.Copy()
+		p.MaxConns = connections
+		return pgxpool.NewWithConfig(ctx, p)
+	}
+	if k.gets, err = open(getConnections); err != nil {
+		return k, err
+	}
+	k.scans, err = open(scanConnections)
+	return k, err
+}
+
+func (k keys) close() {
+	if k.gets != nil {
+		k.gets.Close()
+	}
+	if k.scans != nil {
+		k.scans.Close()
+	}
+}
+
+// Unavailable is the error of a read while the database is away.
+type Unavailable struct{ Err error }
+
+// Error implements error.
+func (u Unavailable) Error() string { return "the database is away: " + u.Err.Error() }
+
+// Unwrap returns the reason.
+func (u Unavailable) Unwrap() error { return u.Err }
+
+// read repeats a read until the database answers, at most for readPatience.
+func read(f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
+	defer cancel()
+	for {
+		err := f(ctx)
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || !passes(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return Unavailable{explain(err)}
+		case <-time.After(readAgain):
+		}
+	}
+}
+
+// Get implements store.KV.
+func (k keys) Get(key []byte) (value []byte, ok bool, err error) {
+	err = read(func(ctx context.Context) error {
+		return k.gets.QueryRow(ctx, "SELECT v FROM troupe.kv WHERE k = $1", key).Scan(&value)
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("key %s: %w", key, err)
+	}
+	return value, true, nil
+}
+
+// Scan implements store.KV. It reads a snapshot taken at its start.
+func (k keys) Scan(from, to []byte, each func(key, value []byte) bool) error {
+	return k.scan("SELECT k, v FROM troupe.kv WHERE k >= $1 AND k < $2 ORDER BY k LIMIT $3", from, to, each,
+		func(last []byte) ([]byte, []byte) { return append(bytes.Clone(last), 0), to })
+}
+
+// ScanBack implements store.KV. It reads a snapshot taken at its start.
+func (k keys) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
+	return k.scan("SELECT k, v FROM troupe.kv WHERE k >= $1 AND k < $2 ORDER BY k DESC LIMIT $3", from, to, each,
+		func(last []byte) ([]byte, []byte) { return from, bytes.Clone(last) })
+}
+
+// scan passes the rows of a range to the callback each, page by page. The callback next returns the
+// range that follows a key. A read that fails before the first row was passed on is repeated.
+func (k keys) scan(query string, from, to []byte, each func(key, value []byte) bool, next func(last []byte) ([]byte, []byte)) error {
+	passed := false
+	err := read(func(ctx context.Context) error {
+		c, err := k.scans.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.Release()
+		err = scanPages(ctx, c.Conn(), query, from, to, next, func(key, value []byte) bool {
+			passed = true
+			return each(key, value)
+		})
+		if err != nil {
+			_ = c.Conn().Close(ctx) // its transaction ends with it
+			if passed {
+				return cut{err}
+			}
+		}
+		return err
+	})
+	if c, ok := errors.AsType[cut](err); ok {
+		err = Unavailable{explain(c.err)}
+	}
+	if err != nil {
+		return fmt.Errorf("keys from %s: %w", from, err)
+	}
+	return nil
+}
+
+// cut is the error of a scan some of whose rows were passed on, so that it cannot be repeated.
+type cut struct{ err error }
+
+func (c cut) Error() string { return c.err.Error() }
+
+type row struct{ key, value []byte }
+
+// scanPages reads pages in one transaction, so that they show one state. The transaction begins with
+// the first page and ends after the last, each in the same round trip if there is one page.
+func scanPages(ctx context.Context, c *pgx.Conn, query string, from, to []byte, next func([]byte) ([]byte, []byte), each func(key, value []byte) bool) error {
+	var page []row
+	for limit, first := scanRows, true; ; limit, first = min(4*limit, scanRowsMax), false {
+		var b pgx.Batch
+		if first {
+			b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+		}
+		page = page[:0]
+		b.Queue(query, from, to, limit).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				var r row
+				if err := rows.Scan(&r.key, &r.value); err != nil {
+					return err
+				}
+				page = append(page, r)
+			}
+			return rows.Err()
+		})
+		if err := c.SendBatch(ctx, &b).Close(); err != nil {
+			return err
+		}
+		for _, r := range page {
+			if !each(r.key, r.value) {
+				return end(ctx, c)
+			}
+		}
+		if len(page) < limit {
+			return end(ctx, c)
+		}
+		from, to = next(page[len(page)-1].key)
+	}
+}
+
+func end(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, "COMMIT")
+	return err
+}
+
+// change is the final effect of rows: ranges are deleted first, then keys, then rows are put. No key
+// occurs twice among the deleted keys and the rows.
+type change struct {
+	ranges    []store.Row
+	deleted   [][]byte
+	keys      [][]byte // of the rows that are put, in ascending order
+	values    [][]byte
+	newKeys   [][]byte // of rows that no earlier batch has put
+	newValues [][]byte
+}
+
+// changeOf returns the effect of rows that are applied in order. Rows under the prefix fresh are new.
+func changeOf(rows []store.Row, fresh []byte) (c change) {
+	last := make(map[string]int, len(rows))
+	for i := range rows {
+		row := &rows[i]
+		if row.Delete && row.To != nil {
+			for key := range last {
+				if key >= string(row.Key) && key < string(row.To) {
+					delete(last, key)
+				}
+			}
+			c.ranges = append(c.ranges, *row)
+			continue
+		}
+		last[string(row.Key)] = i
+	}
+	order := make([]int, 0, len(last))
+	for _, i := range last {
+		order = append(order, i)
+	}
+	slices.SortFunc(order, func(a, b int) int { return bytes.Compare(rows[a].Key, rows[b].Key) })
+	for _, i := range order {
+		row := &rows[i]
+		value := row.Value
+		if value == nil {
+			value = []byte{}
+		}
+		switch {
+		case row.Delete:
+			c.deleted = append(c.deleted, row.Key)
+		case len(fresh) > 0 && bytes.HasPrefix(row.Key, fresh):
+			c.newKeys, c.newValues = append(c.newKeys, row.Key), append(c.newValues, value)
+		default:
+			c.keys, c.values = append(c.keys, row.Key), append(c.values, value)
+		}
+	}
+	return c
+}
+
+// queue adds the statements of a change to a transaction.
+func (c *change) queue(b *pgx.Batch) {
+	for _, r := range c.ranges {
+		b.Queue("DELETE FROM troupe.kv WHERE k >= $1 AND k < $2", r.Key, r.To)
+	}
+	if len(c.deleted) > 0 {
+		b.Queue("DELETE FROM troupe.kv WHERE k = ANY($1::bytea[])", c.deleted)
+	}
+	if len(c.newKeys) > 0 {
+		b.Queue("INSERT INTO troupe.kv SELECT * FROM unnest($1::bytea[], $2::bytea[])", c.newKeys, c.newValues)
+	}
+	if len(c.keys) > 0 {
+		b.Queue("INSERT INTO troupe.kv SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT (k) DO UPDATE SET v = excluded.v", c.keys, c.values)
+	}
+}

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/logs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// Options are the options of a store. The zero value is for production.
+type Options struct {
+	// Logger receives outages and their ends; nil discards them.
+	Logger *slog.Logger
+	// Fatal receives the reason why the log can no longer be written. It MUST NOT return. nil prints the
+	// line and ends the process.
+	Fatal func(line string)
+	// ReadOnly opens the store beside the process that writes it. It accepts no batches.
+	ReadOnly bool
+}
+
+// Store is an open store. It is a store.KV and a store.Reader, safe for concurrent use, and the
+// store.Log of its node.
+type Store struct {
+	keys
+	store.Rows
+	url     string
+	node    actor.NodeID
+	options Options
+	logger  *slog.Logger
+	config  *pgx.ConnConfig
+	secret  []byte
+	end     store.Mark
+	origin  store.Mark
+
+	down    atomic.Pointer[outage]    // nil while the database accepts writes
+	closing atomic.Pointer[time.Time] // when the node began to stop
+
+	writing sync.Mutex // protects what follows
+	conn    *pgx.Conn  // may be closed
+	pid     uint32     // backend of the last connection
+	owner   string
+	epoch   int64
+	head    store.Mark
+	index   *store.Index // empty between two batches
+	pending *transaction // of the batch whose Append has not returned nil; nil if there is none
+}
+
+var (
+	_ store.KV        = (*Store)(nil)
+	_ store.Forgetter = (*Store)(nil)
+	_ store.Reader    = (*Store)(nil)
+)
+
+// outage is a time in which the database accepts no writes.
+type outage struct {
+	since time.Time
+	err   error
+}
+
+// Error implements error.
+func (o *outage) Error() string {
+	return fmt.Sprintf("the database accepts no writes since %s: %v", o.since.UTC().Format(time.RFC3339), o.err)
+}
+
+// InUseError reports that another process writes the store.
+type InUseError struct{ Owner string }
+
+// Error implements error.
+func (e InUseError) Error() string { return "is in use by " + e.Owner + ": end that process first" }
+
+// writerLock is the advisory lock that the connection of the writing process holds. It tells a second
+// process at its start; the row of the log is what keeps it from writing.
+const writerLock = schemaLock + 1
+
+// claimPatience is the time for which a start waits for the connection of a killed process to end.
+const claimPatience = 12 * time.Second
+
+// Open opens the store of a node in a database. It makes the tables in a database that has none. In a
+// read-only open, node may be empty: then the store of any node is accepted.
+func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
+	s := &Store{url: Shown(url), node: node, options: o, logger: o.Logger}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
+	defer func() {
+		if err != nil {
+			s.release()
+			err = fmt.Errorf("store %s: %w", s.url, explain(err))
+		}
+	}()
+	host, _ := os.Hostname()
+	s.owner = fmt.Sprintf("process %d at %s", os.Getpid(), host)
+	if s.config, err = parse(url, applicationName+" "+string(node)); err != nil {
+		return nil, err
+	}
+	ctx := context.Background()
+	if s.conn, err = pgx.ConnectConfig(ctx, s.config); err != nil {
+		return nil, err
+	}
+	s.pid = s.conn.PgConn().PID()
+	if err := check(ctx, s.conn); err != nil {
+		return nil, err
+	}
+	if o.ReadOnly {
+		version, err := schemaVersion(ctx, s.conn)
+		if all, failed := migrations(); err == nil && failed == nil && version > len(all) {
+			err = newerSchema(version, len(all))
+		} else if err == nil && version < len(all) {
+			err = errors.New("the database holds no store of this version: start the server once")
+		}
+		if err != nil {
+			return nil, err
+		}
+	} else {
+		if err := s.lock(ctx); err != nil {
+			return nil, err
+		}
+		if err := migrate(ctx, s.conn); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.identify(ctx); err != nil {
+		return nil, err
+	}
+	if s.keys, err = openKeys(ctx, s.config); err != nil {
+		return nil, err
+	}
+	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{})}
+	if err := s.claim(ctx); err != nil {
+		return nil, err
+	}
+	if err := store.CheckFormat(s); err != nil {
+		return nil, err
+	}
+	if s.end, err = store.Verify(s, s.node, s.head); err != nil {
+		return nil, err
+	}
+	if s.origin, err = store.Origin(s, s.node); err != nil {
+		return nil, err
+	}
+	if s.index, err = store.RecoverIndex(s, store.IndexConfig{}, nil); err != nil {
+		return nil, err
+	}
+	s.index.Clear()
+	return s, nil
+}
+
+// lock waits until no other process writes the store.
+func (s *Store) lock(ctx context.Context) error {
+	for end := time.Now().Add(claimPatience); ; time.Sleep(readAgain) {
+		var locked bool
+		if err := s.conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", int64(writerLock)).Scan(&locked); err != nil || locked {
+			return err
+		}
+		if time.Now().Before(end) {
+			continue
+		}
+		owner := "another process"
+		if err := s.conn.QueryRow(ctx, "SELECT owner FROM troupe.logs WHERE log = 0").Scan(&owner); err != nil {
+			owner = "another process"
+		}
+		return InUseError{owner}
+	}
+}
+
+// identify reads the row of the store, or writes it into a new store.
+func (s *Store) identify(ctx context.Context) error {
+	var node, format string
+	var logCount int
+	query := func() error {
+		return s.conn.QueryRow(ctx, "SELECT node, logs, format, secret FROM troupe.store").Scan(&node, &logCount, &format, &s.secret)
+	}
+	err := query()
+	if errors.Is(err, pgx.ErrNoRows) && !s.options.ReadOnly {
+		secret := make([]byte, 32)
+		_, _ = rand.Read(secret) // never fails
+		if _, err := s.conn.Exec(ctx, "INSERT INTO troupe.store (node, logs, format, secret) VALUES ($1, 1, $2, $3) ON CONFLICT DO NOTHING",
+			string(s.node), string(store.FormatRow().Value), secret); err != nil {
+			return err
+		}
+		row := store.FormatRow()
+		if _, err := s.conn.Exec(ctx, "INSERT INTO troupe.kv VALUES ($1, $2) ON CONFLICT DO NOTHING", row.Key, row.Value); err != nil {
+			return err
+		}
+		err = query()
+	}
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return errors.New("the database holds no store: start the server once")
+	case err != nil:
+		return err
+	case s.node == "":
+		s.node = actor.NodeID(node)
+	case node != string(s.node):
+		return fmt.Errorf("belongs to node %q, not to %q: start with --node %s, or use another database", node, s.node, node)
+	}
+	if logCount != 1 {
+		return fmt.Errorf("has %d logs, this program reads stores with one: use the newer program", logCount)
+	}
+	if format != string(store.FormatRow().Value) {
+		return fmt.Errorf("has format %s, this program reads format %s", format, store.FormatRow().Value)
+	}
+	return nil
+}
+
+// head is the row of the log.
+type head struct {
+	owner string
+	epoch int64
+	mark  store.Mark
+}
+
+func (h *head) scan(row pgx.Row) error {
+	var batch, pos int64
+	var hash []byte
+	if err := row.Scan(&h.owner, &h.epoch, &batch, &pos, &hash); err != nil {
+		return err
+	}
+	h.mark = store.Mark{Batch: uint64(batch), Pos: store.Pos(pos)}
+	if len(hash) != 0 && copy(h.mark.Hash[:], hash) != len(h.mark.Hash) {
+		return fmt.Errorf("troupe.logs: hash of %d bytes", len(hash))
+	}
+	return nil
+}
+
+// claim makes this process the one that writes the log.
+func (s *Store) claim(ctx context.Context) error {
+	var h head
+	query := "SELECT owner, epoch, batch, pos, hash FROM troupe.logs WHERE log = 0"
+	args := []any{}
+	if !s.options.ReadOnly {
+		query = "UPDATE troupe.logs SET owner = $1, epoch = epoch + 1, since = now() WHERE log = 0 RETURNING owner, epoch, batch, pos, hash"
+		args = append(args, s.owner)
+	}
+	if err := h.scan(s.conn.QueryRow(ctx, query, args...)); err != nil {
+		return err
+	}
+	s.epoch, s.head = h.epoch, h.mark
+	return nil
+}
+
+// readHead reads the row of the log. It waits for a transaction that still holds the row, at most for
+// lockPatience.
+func (s *Store) readHead(ctx context.Context) (h head, err error) {
+	var b pgx.Batch
+	b.Queue("BEGIN")
+	b.Queue("SET LOCAL lock_timeout = '" + lockPatience + "'")
+	b.Queue("SELECT owner, epoch, batch, pos, hash FROM troupe.logs WHERE log = 0 FOR UPDATE").QueryRow(func(row pgx.Row) error { return h.scan(row) })
+	b.Queue("COMMIT")
+	if err = s.conn.SendBatch(ctx, &b).Close(); err != nil {
+		_ = s.conn.Close(ctx)
+	}
+	return h, err
+}
+
+// reconnect connects again if the connection is lost. The backend of the old one is ended first: it may
+// still hold the locks of a transaction whose client is gone, which no time-out of PostgreSQL ends.
+func (s *Store) reconnect() error {
+	if !s.conn.IsClosed() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, s.config)
+	if err != nil {
+		return err
+	}
+	if err = check(ctx, conn); err == nil {
+		_, err = conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND application_name = $2 AND pid <> pg_backend_pid()",
+			int32(s.pid), s.config.RuntimeParams["application_name"])
+	}
+	var locked bool
+	if err == nil {
+		err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", int64(writerLock)).Scan(&locked)
+	}
+	if err == nil && !locked {
+		// The old backend is ending, or another process has the store. The row of the log decides.
+		var h head
+		err = h.scan(conn.QueryRow(ctx, "SELECT owner, epoch, batch, pos, hash FROM troupe.logs WHERE log = 0"))
+		if err == nil && h.owner == s.owner && h.epoch == s.epoch {
+			err = errors.New("the earlier connection has not ended yet")
+		}
+	}
+	if err != nil {
+		_ = conn.Close(ctx)
+		return err
+	}
+	if o := s.down.Load(); o != nil {
+		s.logger.Info("the database answers again", "away", time.Since(o.since).Round(time.Millisecond).String())
+	}
+	s.conn, s.pid = conn, conn.PgConn().PID()
+	return nil
+}
+
+// NewLog returns a Log that continues at the end of the store's log. A store MUST have only one Log.
+func NewLog(s *Store) *logs.Log {
+	return logs.New(logs.Config{
+		Store: s, Node: s.node, Ends: store.Anchor{End: s.end, Origin: s.origin},
+		Full: s.Full, Exhausted: s.Full,
+		FlushIndex: func() error { return nil }, // each batch does
+		// The row of the log is the anchor.
+		Anchor: func(store.Anchor) error { return nil }, CloseAnchor: func(store.Anchor) error { return nil },
+		Closing: func() { now := time.Now(); s.closing.CompareAndSwap(nil, &now) },
+		Fatal:   s.fatal,
+	})
+}
+
+// Full returns an error while the database accepts no writes.
+func (s *Store) Full() error {
+	if o := s.down.Load(); o != nil {
+		return o
+	}
+	return nil
+}
+
+// Erase implements store.Forgetter. It may run at the same time as Append.
+func (s *Store) Erase(node actor.NodeID, durable uint64) (more bool, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	r := s.Rows
+	r.KV = eraser{s}
+	return r.Erase(node, durable)
+}
+
+// eraser is the store.KV of a step of Erase, during which Store.writing is held.
+type eraser struct{ *Store }
+
+// Apply implements store.KV.
+func (e eraser) Apply(rows []store.Row) error { return e.apply(rows) }
+
+// Node returns the node that the store belongs to.
+func (s *Store) Node() actor.NodeID { return s.node }
+
+// End returns the end of the log at the time the store was opened.
+func (s *Store) End() store.Mark { return s.end }
+
+// Secret returns the 32 secret bytes of the store.
+func (s *Store) Secret() ([]byte, error) { return bytes.Clone(s.secret), nil }
+
+// Usage returns the space that the store takes and has left. The database does not tell how much is
+// left, so it is unlimited.
+func (s *Store) Usage() (store.Usage, error) {
+	var stored int64
+	err := read(func(ctx context.Context) error {
+		return s.gets.QueryRow(ctx, "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c WHERE relnamespace = 'troupe'::regnamespace AND relkind = 'r'").Scan(&stored)
+	})
+	return store.Usage{Free: math.MaxUint64, Stored: uint64(stored), Of: map[string]uint64{}}, err
+}
+
+// PurgeOwed reports whether deleted content is left that Purge would remove. Vacuum removes it here.
+func (s *Store) PurgeOwed() bool { return false }
+
+// Purge does nothing: vacuum removes deleted content.
+func (s *Store) Purge(context.Context) error { return nil }
+
+// Close closes the store. A Log over it MUST be closed first.
+func (s *Store) Close() error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.release()
+	return nil
+}
+
+func (s *Store) release() {
+	s.keys.close()
+	if s.conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+		defer cancel()
+		_ = s.conn.Close(ctx) // everything that was acknowledged is committed
+	}
+}
+
+// fatal reports an error that the node cannot survive. It does not return.
+func (s *Store) fatal(format string, args ...any) {
+	line := fmt.Sprintf("store %s: %s; stopping, nothing acknowledged is lost", s.url, fmt.Sprintf(format, args...))
+	if s.options.Fatal == nil {
+		fmt.Fprintln(os.Stderr, "troupe: "+line)
+		os.Exit(1)
+	}
+	s.options.Fatal(line)
+	panic("postgres: Fatal returned")
+}

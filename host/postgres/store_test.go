@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build postgres
+
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/postgrestest"
+	"github.com/troupe-run/troupe/store"
+)
+
+func mustOpen(t *testing.T, url string, o Options) *Store {
+	t.Helper()
+	s, err := Open(url, "n1", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// message is the n-th entry of an actor.
+func message(id actor.ID, n uint64) store.Entry {
+	return store.Entry{Actor: id, N: n, Record: store.Buried{Call: actor.NewCallID(actor.Time(n), 1, n), At: actor.Time(n), Until: actor.Time(n + 1)}}
+}
+
+// acked counts the entries of actors that were reported as durable.
+type acked struct {
+	mu sync.Mutex
+	n  map[actor.ID]uint64
+}
+
+func (a *acked) note(id actor.ID, n uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.n[id] = max(a.n[id], n); a.n == nil {
+		panic("no map")
+	}
+}
+
+func (a *acked) sum() (sum uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range a.n {
+		sum += n
+	}
+	return sum
+}
+
+// write commits entries of several actors until stop is closed. Each actor waits for its last entry.
+func write(s *Store, acks *acked, writers int) (stop func()) {
+	l := NewLog(s)
+	done := make(chan struct{})
+	var wait sync.WaitGroup
+	for i := range writers {
+		id := actor.NewID("writer", fmt.Sprint(i))
+		wait.Go(func() {
+			for n := uint64(1); ; n++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				durable := make(chan struct{})
+				l.Commit([]store.Entry{message(id, n)}, func() { acks.note(id, n); close(durable) })
+				<-durable
+			}
+		})
+	}
+	return func() {
+		close(done)
+		wait.Wait()
+		if err := l.Close(); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// until waits until a condition holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(time.Minute)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// check compares what was acknowledged with what a later process reads, and verifies the chain.
+func (a *acked) check(t *testing.T, url string) {
+	t.Helper()
+	s := mustOpen(t, url, Options{})
+	for id, n := range a.n {
+		saved, err := s.Load(id)
+		if err != nil || len(saved.Entries) == 0 {
+			t.Fatalf("%s: %d entries, error %v", id, len(saved.Entries), err)
+		}
+		for i := range saved.Entries {
+			if saved.Entries[i].N != uint64(i)+1 {
+				t.Fatalf("%s: entry %d at place %d", id, saved.Entries[i].N, i+1)
+			}
+		}
+		if got := uint64(len(saved.Entries)); got < n {
+			t.Errorf("%s has %d entries, %d were acknowledged", id, got, n)
+		}
+	}
+	if end, err := store.VerifyAll(s, s.Node(), s.End()); err != nil || end != s.End() {
+		t.Errorf("chain: %v, %v", end, err)
+	}
+}
+
+// The database is killed while batches are on their way, and is away for a while. Nothing that was
+// acknowledged is lost, nothing is stored twice, new work is refused meanwhile, and the same process
+// continues. Batches whose answer was lost are settled.
+func TestDatabaseIsKilledUnderLoad(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s := mustOpen(t, url, Options{})
+	acks := acked{n: map[actor.ID]uint64{}}
+	stop := write(s, &acks, 16)
+	for round := range 5 {
+		before := acks.sum()
+		until(t, "entries are acknowledged", func() bool { return acks.sum() > before+300 })
+		signal := syscall.SIGQUIT // at once
+		if round%2 == 1 {
+			signal = syscall.SIGINT // in order
+		}
+		server.Kill(signal)
+		until(t, "new work is refused", func() bool { return s.Full() != nil })
+		if err := s.Full(); errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "accepts no writes") {
+			t.Errorf("refusal: %v", err)
+		}
+		server.Run()
+		until(t, "the store accepts work again", func() bool { return s.Full() == nil })
+	}
+	stop()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	acks.check(t, url)
+}
+
+// A connection that dies while a batch is sent leaves a transaction behind that holds the lock of the
+// log. The next connection ends it.
+func TestConnectionsAreCutUnderLoad(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s := mustOpen(t, url, Options{})
+	acks := acked{n: map[actor.ID]uint64{}}
+	stop := write(s, &acks, 16)
+	for range 30 {
+		before := acks.sum()
+		until(t, "entries are acknowledged", func() bool { return acks.sum() > before+50 })
+		server.Exec(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'troupe %'")
+	}
+	stop()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	acks.check(t, url)
+}
+
+// A second process is refused while the first one has its connection. If it takes the log all the same,
+// the first one can write no more: the row of the log decides.
+func TestSecondProcessIsFenced(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s := mustOpen(t, url, Options{})
+	if _, err := Open(url, "n1", Options{}); !errors.As(err, new(InUseError)) {
+		t.Errorf("second process: %v", err)
+	}
+	id := actor.NewID("writer", "a")
+	b := batch(t, s, message(id, 1))
+	if err := s.Append(&b); err != nil {
+		t.Fatal(err)
+	}
+	server.Exec(url, "UPDATE troupe.logs SET owner = 'another', epoch = epoch + 1")
+	writer := store.NewWriter(store.WriterConfig{Node: "n1", From: b.Mark()})
+	writer.Append([]store.Entry{message(id, 2)})
+	next, _ := writer.Next()
+	if err := s.Append(&next); !errors.As(err, new(store.Fenced)) {
+		t.Errorf("append under an old epoch: %v", err)
+	}
+	if err := s.Apply([]store.Row{{Key: []byte("x"), Value: []byte("y")}}); err == nil {
+		t.Error("rows were applied under an old epoch")
+	}
+	if _, ok, err := s.Get([]byte("x")); ok || err != nil {
+		t.Errorf("row: %v, %v", ok, err)
+	}
+}
+
+func batch(t *testing.T, s *Store, entries ...store.Entry) store.Batch {
+	t.Helper()
+	w := store.NewWriter(store.WriterConfig{Node: s.Node(), From: s.End()})
+	w.Append(entries)
+	b, ok := w.Next()
+	if !ok {
+		t.Fatal("no batch")
+	}
+	return b
+}
+
+// A batch whose commit happened, but whose answer was lost, is settled as stored; one that did not
+// arrive is stored once by the repeat.
+func TestLostAnswerIsSettled(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s := mustOpen(t, url, Options{})
+	id := actor.NewID("writer", "a")
+	b := batch(t, s, message(id, 1))
+	before := s.head
+	if err := s.Append(&b); err != nil {
+		t.Fatal(err)
+	}
+	s.head = before // as if the answer had been lost
+	if stored, err := s.Settle(&b); !stored || err != nil {
+		t.Fatalf("stored batch: %v, %v", stored, err)
+	}
+	w := store.NewWriter(store.WriterConfig{Node: "n1", From: b.Mark()})
+	w.Append([]store.Entry{message(id, 2)})
+	next, _ := w.Next()
+	_ = s.conn.Close(context.Background())
+	if stored, err := s.Settle(&next); stored || err != nil {
+		t.Fatalf("batch that was not sent: %v, %v", stored, err)
+	}
+	if err := store.Resume(s, &next); err != nil {
+		t.Fatal(err)
+	}
+	if saved, err := s.Load(id); err != nil || len(saved.Entries) != 2 {
+		t.Errorf("%d entries, error %v", len(saved.Entries), err)
+	}
+}
+
+// A database that lost acknowledged work, or was restored from a backup, is refused.
+func TestRewoundDatabaseIsRefused(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s := mustOpen(t, url, Options{})
+	id := actor.NewID("writer", "a")
+	b := batch(t, s, message(id, 1))
+	if err := s.Append(&b); err != nil {
+		t.Fatal(err)
+	}
+	server.Exec(url, "UPDATE troupe.logs SET batch = 0, pos = 0, hash = ''")
+	w := store.NewWriter(store.WriterConfig{Node: "n1", From: b.Mark()})
+	w.Append([]store.Entry{message(id, 2)})
+	next, _ := w.Next()
+	if err := s.Append(&next); err == nil || !strings.Contains(err.Error(), "does not continue") {
+		t.Errorf("append: %v", err)
+	}
+}
+
+// Each start that would not be safe, or cannot work, says what to change.
+func TestRefusedDatabases(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	mustOpen(t, url, Options{}).Close() //nolint:errcheck // makes the tables
+	other := server.Database()
+	for what, c := range map[string]struct {
+		url, node, want string
+		prepare         func()
+	}{
+		"no URL":             {url: "postgres://%zz", want: "is not a database URL"},
+		"no server":          {url: "postgres://troupe@127.0.0.1:1/x", want: "no database answers"},
+		"no database":        {url: server.URL("absent"), want: "createdb"},
+		"other node":         {url: url, node: "n2", want: `belongs to node "n1"`},
+		"asynchronous":       {url: url + "?options=-csynchronous_commit%3Doff", want: "synchronous_commit"},
+		"read-only":          {url: url + "?options=-cdefault_transaction_read_only%3Don", want: "read-only"},
+		"newer schema":       {url: url, want: "schema version 99", prepare: func() { server.Exec(url, "UPDATE troupe.schema SET version = 99") }},
+		"no right to create": {url: strings.Replace(other, "troupe@", "guest@", 1), want: "may not do this", prepare: func() { server.Exec(other, "CREATE ROLE guest LOGIN") }},
+	} {
+		if c.prepare != nil {
+			c.prepare()
+		}
+		node := actor.NodeID("n1")
+		if c.node != "" {
+			node = actor.NodeID(c.node)
+		}
+		s, err := Open(c.url, node, Options{})
+		if err == nil {
+			_ = s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", what, err, c.want)
+		}
+		if what == "newer schema" {
+			server.Exec(url, "UPDATE troupe.schema SET version = 2")
+		}
+	}
+}
+
+// No password of a URL is in an error or a log line.
+func TestPasswordsAreNotShown(t *testing.T) {
+	for _, url := range []string{"postgres://u:s3cret@127.0.0.1:1/x", "postgres://u@127.0.0.1:1/x?password=s3cret", "postgres://u:s3cret@%zz/x"} {
+		if _, err := Open(url, "n1", Options{}); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// A reader beside the running server sees a state of one moment, and takes nothing.
+func TestReadOnlyBesideTheWriter(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s := mustOpen(t, url, Options{})
+	id := actor.NewID("writer", "a")
+	b := batch(t, s, message(id, 1))
+	if err := s.Append(&b); err != nil {
+		t.Fatal(err)
+	}
+	r := mustOpen(t, url, Options{ReadOnly: true})
+	if saved, err := r.Load(id); err != nil || len(saved.Entries) != 1 {
+		t.Errorf("%d entries, error %v", len(saved.Entries), err)
+	}
+	w := store.NewWriter(store.WriterConfig{Node: "n1", From: b.Mark()})
+	w.Append([]store.Entry{message(id, 2)})
+	next, _ := w.Next()
+	if err := s.Append(&next); err != nil {
+		t.Errorf("the writer was disturbed: %v", err)
+	}
+}

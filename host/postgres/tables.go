@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package postgres
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// tables are the changes of the tables for people in a transaction. They follow from its entries, and
+// the deletions from its rows.
+type tables struct {
+	sessions  columns
+	metadata  columns
+	runs      columns
+	events    columns
+	created   columns // tool calls
+	changed   columns // tool calls
+	asked     columns // approvals
+	decided   columns // approvals
+	ended     []string
+	agents    columns
+	noAgents  []string
+	tools     columns
+	noTools   []string
+	contexts  columns
+	uncontext columns
+	deletions []store.Deletion
+}
+
+// columns are the columns of rows, each as an array of text or NULL. PostgreSQL converts them.
+type columns [][]*string
+
+// add adds a row. An empty *string is NULL.
+func (c *columns) add(values ...*string) {
+	if *c == nil {
+		*c = make(columns, len(values))
+	}
+	for i, v := range values {
+		(*c)[i] = append((*c)[i], v)
+	}
+}
+
+func (c columns) args() (all []any) {
+	for _, column := range c {
+		all = append(all, column)
+	}
+	return all
+}
+
+// The values of columns.
+func text(s string) *string { s = asText(s); return &s }
+
+func textOrNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return text(s)
+}
+
+func number[T int | int64 | uint64 | uint32](n T) *string {
+	s := fmt.Sprint(n)
+	return &s
+}
+
+func timeOrNull(at actor.Time) *string {
+	if at == 0 {
+		return nil
+	}
+	return timeOf(at)
+}
+
+func timeOf(at actor.Time) *string {
+	s := time.Unix(0, int64(at)).UTC().Format("2006-01-02T15:04:05.000000Z07:00")
+	return &s
+}
+
+func idOrNull(id actor.CallID) *string {
+	if id.IsZero() {
+		return nil
+	}
+	s := id.String()
+	return &s
+}
+
+func jsonOf(b []byte) *string { s := AsJSON(b); return &s }
+
+// refusalOrNull returns a refusal as answers of the API show it.
+func refusalOrNull(r *actor.Refusal) *string {
+	if r == nil {
+		return nil
+	}
+	return jsonOf(runs.AppendRefusal(nil, r))
+}
+
+// tablesOf returns the changes of the tables with a batch. Its summaries are those of its rows.
+func tablesOf(b *store.Batch, rows []store.Row, summaries columns) (t tables, err error) {
+	t.runs = summaries
+	calls := map[runs.ToolCallID]*toolChange{}
+	var order []*toolChange
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		t.session(e)
+		t.items(e)
+		events, err := e.AllEvents()
+		if err != nil {
+			return t, err
+		}
+		for _, raw := range events {
+			ev, err := runs.Decode(raw.Body)
+			if err != nil { // no event of a run is like that; the batch is not lost over it
+				ev = runs.Event{At: store.TimeOf(e.Record)}
+			}
+			t.events.add(idOrNull(raw.Run), number(raw.Seq), timeOf(ev.At), text(ev.Type.String()), jsonOf(raw.Body))
+			if ev.Type.Ends() {
+				t.ended = append(t.ended, raw.Run.String())
+			}
+			order = tool(calls, order, e, &ev)
+		}
+	}
+	for _, c := range order {
+		c.addTo(&t)
+	}
+	return t, t.deleteRows(rows)
+}
+
+// addSummary adds a row of troupe.run_rows.
+func addSummary(c *columns, tenant string, s *runs.Summary) {
+	var answer, outcome *string
+	if s.Status == runs.Done {
+		answer, outcome = text(s.Text), text(s.Outcome.String())
+	}
+	status := textOrNull(s.Status.String())
+	if s.Status == 0 {
+		status = nil
+	}
+	session, _ := s.Actor.Session()
+	c.add(idOrNull(s.Run), text(session), text(s.Actor.Agent), text(tenant), textOrNull(s.User), status, timeOrNull(s.Created), timeOrNull(s.Started), timeOrNull(s.Ended),
+		refusalOrNull(s.Refusal), idOrNull(s.Parent), idOrNull(s.Root), number(s.Depth), textOrNull(s.Workflow), textOrNull(s.Project), textOrNull(s.Priority), outcome, answer,
+		number(s.Usage.Input), number(s.Usage.Output), number(s.Tree.Input), number(s.Tree.Output))
+}
+
+// session adds the session of an entry, if it is the first of its actor.
+func (t *tables) session(e *store.Entry) {
+	session, ok := e.Actor.Session()
+	if _, forgotten := e.Record.(store.Forgotten); !ok || forgotten || e.N != 1 {
+		return
+	}
+	t.sessions.add(text(session), text(e.Actor.Tenant), timeOf(store.TimeOf(e.Record)))
+}
+
+// toolChange is what a batch changes of a tool call. Its zero values change nothing.
+type toolChange struct {
+	id         runs.ToolCallID
+	create     *runs.Event
+	args       *string
+	status     string // the last, "" for none; dispatched and timedOut stand for one that depends on the kind and the status before
+	dispatched actor.Time
+	ended      actor.Time
+	result     *string
+	refusal    *actor.Refusal
+	decision   string
+	approval   *runs.Event // created
+	decide     *runs.Event
+}
+
+// The states that depend on the stored call.
+const (
+	dispatchedStatus = "dispatched"
+	timedOutStatus   = "timed out"
+)
+
+// serverTool is the kind of a tool call that a server performs, as answers of the API show it.
+const serverTool = "server_tool"
+
+// tool notes an event of a tool call.
+func tool(calls map[runs.ToolCallID]*toolChange, order []*toolChange, e *store.Entry, ev *runs.Event) []*toolChange {
+	switch ev.Type {
+	case runs.ToolCallCreated, runs.PolicyDecision, runs.ApprovalCreated, runs.ApprovalDecision, runs.ApprovalExpired, runs.ToolDispatched, runs.ToolResult:
+	default:
+		return order
+	}
+	id := runs.ToolCallID{Run: ev.Run, Step: ev.Step, Index: ev.Index}
+	c := calls[id]
+	if c == nil {
+		c = &toolChange{id: id}
+		calls[id], order = c, append(order, c)
+	}
+	switch ev.Type {
+	case runs.ToolCallCreated:
+		c.create, c.status, c.args = ev, runs.ToolStatusCreated.String(), jsonOf(contentOf(store.AskedParts(e, ev.Step, ev.Index), ev.Text))
+	case runs.PolicyDecision:
+		c.decision, c.status = ev.Kind, runs.ToolStatusPolicyChecked.String()
+		if ev.Kind == runs.Block.String() {
+			c.status = runs.ToolStatusBlocked.String()
+		}
+	case runs.ApprovalCreated:
+		c.approval, c.status = ev, runs.ToolStatusWaitingApproval.String()
+	case runs.ApprovalDecision, runs.ApprovalExpired:
+		c.decide = ev
+	case runs.ToolDispatched:
+		c.dispatched, c.status = ev.At, dispatchedStatus
+	case runs.ToolResult:
+		c.end(e, ev)
+	}
+	return order
+}
+
+func (c *toolChange) end(e *store.Entry, ev *runs.Event) {
+	c.ended, c.refusal = ev.At, ev.Refusal
+	if ev.Refusal == nil {
+		c.result = jsonOf(contentOf(store.AnsweredParts(e, ev.Step, ev.Index), ev.Text))
+	}
+	switch {
+	case c.status == runs.ToolStatusBlocked.String():
+	case ev.Refusal == nil:
+		c.status = runs.ToolStatusSucceeded.String()
+	case ev.Refusal.Reason != actor.Deadline:
+		c.status = runs.ToolStatusFailed.String()
+	case c.status == dispatchedStatus || c.status == runs.ToolStatusWaitingApproval.String():
+		c.status = runs.ToolStatusTimeout.String()
+	case c.status == runs.ToolStatusCreated.String() || c.status == runs.ToolStatusPolicyChecked.String():
+		c.status = runs.ToolStatusFailed.String()
+	default:
+		c.status = timedOutStatus
+	}
+}
+
+// contentOf returns the whole content of a call or a result, or what its event shows of it.
+func contentOf(parts []actor.Part, shown string) []byte {
+	if len(parts) == 1 && parts[0].Blob.IsZero() {
+		return parts[0].Bytes
+	}
+	return []byte(shown)
+}
+
+func (c *toolChange) addTo(t *tables) {
+	status := c.status
+	if c.create != nil {
+		kind := c.create.Kind
+		if kind == runs.KindTool {
+			kind = serverTool
+		}
+		switch status {
+		case dispatchedStatus:
+			status = runs.ToolStatusRunning.String()
+			if kind == runs.KindClient {
+				status = runs.ToolStatusWaitingClient.String()
+			}
+		case timedOutStatus:
+			status = runs.ToolStatusTimeout.String()
+		}
+		var approval *string
+		if c.approval != nil {
+			approval = text(c.approval.Approval)
+		}
+		t.created.add(text(c.id.String()), idOrNull(c.id.Run), text(c.create.Name), text(kind), text(status), c.args, c.result, refusalOrNull(c.refusal), approval,
+			timeOf(c.create.At), timeOrNull(c.dispatched), timeOrNull(c.ended), textOrNull(c.decision), number(c.create.Seq))
+	} else {
+		var approval *string
+		if c.approval != nil {
+			approval = text(c.approval.Approval)
+		}
+		t.changed.add(text(c.id.String()), textOrNull(status), c.result, refusalOrNull(c.refusal), approval, timeOrNull(c.dispatched), timeOrNull(c.ended), textOrNull(c.decision))
+	}
+	if a := c.approval; a != nil {
+		t.asked.add(text(a.Approval), idOrNull(c.id.Run), text(c.id.String()), timeOf(a.At), textOrNull(a.Text), timeOrNull(a.Until), number(a.Seq))
+	}
+	if d := c.decide; d != nil {
+		status := d.Kind
+		if d.Type == runs.ApprovalExpired {
+			status = runs.ApprovalStatusExpired.String()
+		}
+		t.decided.add(text(d.Approval), text(status), timeOrNull(d.At), textOrNull(d.Principal), textOrNull(d.Text))
+	}
+}
+
+// items notes the changes of the registry, of sessions and of contexts, which are items of the state of
+// the runtime's own actors.
+func (t *tables) items(e *store.Entry) {
+	updates := store.StateUpdatesOf(e.Record)
+	switch {
+	case len(updates) == 0:
+	case e.Actor == agents.RegistryID:
+		for _, item := range updates {
+			t.registered(item)
+		}
+	case e.Actor.Agent == actor.SessionAgent:
+		var title, metadata *string
+		for _, item := range updates {
+			switch item.Name {
+			case agents.SessionTitle:
+				title = text(string(item.Value))
+			case agents.SessionMetadata:
+				metadata = jsonOf(item.Value)
+			}
+		}
+		if title != nil || metadata != nil {
+			t.metadata.add(text(e.Actor.Tenant), text(e.Actor.Key), title, metadata)
+		}
+	case e.Actor.Agent == actor.ContextAgent:
+		for _, c := range agents.ContextChanges(updates) {
+			if c.Value == nil {
+				t.uncontext.add(text(e.Actor.Tenant), text(e.Actor.Key), text(c.ID), number(c.Version))
+				continue
+			}
+			t.contexts.add(text(c.ID), text(c.Info.OwnerType), text(c.Info.OwnerID), number(c.Version), jsonOf(c.Value), timeOf(c.At), text(e.Actor.Tenant), text(e.Actor.Key))
+		}
+	}
+}
+
+// registered notes a change of an item of the registry. Of keys nothing is shown.
+func (t *tables) registered(item actor.StateItem) {
+	family, name, _ := strings.Cut(item.Name, "/")
+	var record struct {
+		Spec  json.RawMessage `json:"spec"`
+		Owner string          `json:"owner"`
+		At    string          `json:"at"`
+	}
+	var spec struct {
+		Name         string          `json:"name"`
+		Kind         string          `json:"kind"`
+		Endpoint     string          `json:"endpoint"`
+		Capabilities json.RawMessage `json:"capabilities"`
+		Policy       json.RawMessage `json:"policy"`
+		TimeoutMS    int64           `json:"timeout_ms"`
+		Metadata     json.RawMessage `json:"metadata"`
+	}
+	if len(item.Value) > 0 && (json.Unmarshal(item.Value, &record) != nil || json.Unmarshal(record.Spec, &spec) != nil) {
+		return // the node refuses it as well
+	}
+	var at *string
+	if _, err := time.Parse(time.RFC3339Nano, record.At); err == nil {
+		at = &record.At
+	}
+	orNull := func(v json.RawMessage) *string {
+		if len(v) == 0 {
+			return nil
+		}
+		return jsonOf(v)
+	}
+	switch {
+	case family == "agent" && len(item.Value) == 0:
+		t.noAgents = append(t.noAgents, asText(name))
+	case family == "agent":
+		capabilities := jsonOf([]byte("[]"))
+		if len(spec.Capabilities) > 0 {
+			capabilities = jsonOf(spec.Capabilities)
+		}
+		t.agents.add(text(name), text(spec.Name), textOrNull(spec.Endpoint), capabilities, textOrNull(spec.Kind), textOrNull(record.Owner), jsonOf(record.Spec), at)
+	case family == "tool" && len(item.Value) == 0:
+		t.noTools = append(t.noTools, asText(name))
+	case family == "tool":
+		var timeout *string
+		if spec.TimeoutMS != 0 {
+			timeout = text(strconv.FormatInt(spec.TimeoutMS, 10))
+		}
+		t.tools.add(text(name), text(spec.Kind), orNull(spec.Policy), timeout, orNull(spec.Metadata), textOrNull(record.Owner), jsonOf(record.Spec))
+	}
+}
+
+// deleteRows notes what rows delete.
+func (t *tables) deleteRows(rows []store.Row) error {
+	for i := range rows {
+		d, ok, err := store.DeletionOf(&rows[i])
+		if err != nil {
+			return err
+		}
+		if ok {
+			t.deletions = append(t.deletions, d)
+		}
+	}
+	return nil
+}
+
+// queue adds the statements to a transaction.
+func (t *tables) queue(b *pgx.Batch) {
+	add := func(c columns, query string) {
+		if c != nil {
+			b.Queue(query, c.args()...)
+		}
+	}
+	t.queueDeletions(b) // of what earlier batches wrote
+	add(t.sessions, `INSERT INTO troupe.sessions (session_id, user_id, created_at)
+		SELECT s, u, c::timestamptz FROM unnest($1::text[], $2::text[], $3::text[]) AS n(s, u, c) ON CONFLICT DO NOTHING`)
+	add(t.metadata, `UPDATE troupe.sessions t SET title = coalesce(n.title, t.title), metadata_jsonb = coalesce(n.m::jsonb, t.metadata_jsonb)
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS n(u, s, title, m) WHERE t.user_id = n.u AND t.session_id = n.s`)
+	add(t.runs, `INSERT INTO troupe.run_rows SELECT a::uuid, b, c, d, e, f, g::timestamptz, h::timestamptz, i::timestamptz, j::jsonb, k::uuid, l::uuid, m::int, n, o, p, q, r,
+			s::bigint, t::bigint, u::bigint, v::bigint
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[],
+			$14::text[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[])
+			AS x(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v)
+		ON CONFLICT (run_id) DO UPDATE SET (session_id, agent_id, user_id, principal, status, created_at, started_at, ended_at, error_jsonb, parent_run_id, root_run_id, call_depth,
+			correlation_id, project_id, priority, outcome, answer, input_tokens, output_tokens, tree_input_tokens, tree_output_tokens) =
+			ROW(excluded.session_id, excluded.agent_id, excluded.user_id, excluded.principal, excluded.status, excluded.created_at, excluded.started_at, excluded.ended_at,
+			excluded.error_jsonb, excluded.parent_run_id, excluded.root_run_id, excluded.call_depth, excluded.correlation_id, excluded.project_id, excluded.priority,
+			excluded.outcome, excluded.answer, excluded.input_tokens, excluded.output_tokens, excluded.tree_input_tokens, excluded.tree_output_tokens)`)
+	add(t.events, `INSERT INTO troupe.event_rows SELECT a::uuid, b::bigint, c::timestamptz, d, e::jsonb
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS n(a, b, c, d, e)`)
+	add(t.created, `INSERT INTO troupe.tool_calls SELECT a, b::uuid, c, d, e, f::jsonb, g::jsonb, h::jsonb, i, j::timestamptz, k::timestamptz, l::timestamptz, m, n::bigint
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[],
+			$14::text[]) AS x(a, b, c, d, e, f, g, h, i, j, k, l, m, n)`)
+	add(t.changed, `UPDATE troupe.tool_calls t SET
+			status = CASE WHEN n.status IS NULL OR t.status = 'BLOCKED' THEN t.status
+				WHEN n.status = '`+dispatchedStatus+`' THEN CASE t.kind WHEN '`+runs.KindClient+`' THEN 'WAITING_CLIENT' ELSE 'RUNNING' END
+				WHEN n.status = '`+timedOutStatus+`' THEN CASE WHEN t.status IN ('CREATED', 'POLICY_CHECKED') THEN 'FAILED' ELSE 'TIMEOUT' END
+				ELSE n.status END,
+			result_jsonb = coalesce(n.result::jsonb, t.result_jsonb), error_jsonb = coalesce(n.error::jsonb, t.error_jsonb), approval_id = coalesce(n.approval, t.approval_id),
+			dispatched_at = coalesce(t.dispatched_at, n.dispatched::timestamptz), ended_at = coalesce(n.ended::timestamptz, t.ended_at), decision = coalesce(n.decision, t.decision)
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[]) AS n(id, status, result, error, approval, dispatched, ended, decision)
+		WHERE t.tool_call_id = n.id`)
+	add(t.asked, `INSERT INTO troupe.approvals (approval_id, run_id, tool_call_id, status, created_at, summary, expires_at, seq)
+		SELECT a, b::uuid, c, 'PENDING', d::timestamptz, e, f::timestamptz, g::bigint
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS n(a, b, c, d, e, f, g)`)
+	add(t.decided, `UPDATE troupe.approvals t SET status = n.status, decided_at = n.at::timestamptz, decided_by = n.by, reason = n.why
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS n(id, status, at, by, why) WHERE t.approval_id = n.id`)
+	if len(t.ended) > 0 {
+		b.Queue(`UPDATE troupe.tool_calls t SET status = 'FAILED', ended_at = r.ended_at FROM troupe.run_rows r
+			WHERE t.run_id = ANY($1::text[]::uuid[]) AND r.run_id = t.run_id AND t.ended_at IS NULL AND t.status NOT IN ('SUCCEEDED', 'FAILED', 'TIMEOUT', 'BLOCKED')`, t.ended)
+		b.Queue(`UPDATE troupe.approvals a SET status = 'EXPIRED', decided_at = r.ended_at, reason = 'the run has ended' FROM troupe.run_rows r
+			WHERE a.run_id = ANY($1::text[]::uuid[]) AND r.run_id = a.run_id AND a.status = 'PENDING'`, t.ended)
+	}
+	t.queueItems(b, add)
+}
+
+func (t *tables) queueItems(b *pgx.Batch, add func(columns, string)) {
+	if len(t.noAgents) > 0 {
+		b.Queue("DELETE FROM troupe.agents WHERE agent_id = ANY($1)", t.noAgents)
+	}
+	if len(t.noTools) > 0 {
+		b.Queue("DELETE FROM troupe.tools WHERE tool_name = ANY($1)", t.noTools)
+	}
+	add(t.agents, `INSERT INTO troupe.agents (agent_id, name, endpoint, capabilities_jsonb, kind, owner, spec_jsonb, changed_at)
+		SELECT DISTINCT ON (a) a, b, c, d::jsonb, e, f, g::jsonb, h::timestamptz
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY AS n(a, b, c, d, e, f, g, h, at) ORDER BY a, at DESC
+		ON CONFLICT (agent_id) DO UPDATE SET name = excluded.name, endpoint = excluded.endpoint, capabilities_jsonb = excluded.capabilities_jsonb, kind = excluded.kind,
+			owner = excluded.owner, spec_jsonb = excluded.spec_jsonb, changed_at = excluded.changed_at`)
+	add(t.tools, `INSERT INTO troupe.tools (tool_name, kind, policy_jsonb, timeout_ms, metadata_jsonb, owner, spec_jsonb)
+		SELECT DISTINCT ON (a) a, b, c::jsonb, d::bigint, e::jsonb, f, g::jsonb
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) WITH ORDINALITY AS n(a, b, c, d, e, f, g, at) ORDER BY a, at DESC
+		ON CONFLICT (tool_name) DO UPDATE SET kind = excluded.kind, policy_jsonb = excluded.policy_jsonb, timeout_ms = excluded.timeout_ms, metadata_jsonb = excluded.metadata_jsonb,
+			owner = excluded.owner, spec_jsonb = excluded.spec_jsonb`)
+	add(t.contexts, `INSERT INTO troupe.context_blobs SELECT a, b, c, d::bigint, e::jsonb, f::timestamptz, g, h
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[]) AS n(a, b, c, d, e, f, g, h)
+		ON CONFLICT (user_id, session_id, context_key, version) DO UPDATE SET data_jsonb = excluded.data_jsonb, created_at = excluded.created_at`)
+	add(t.uncontext, `DELETE FROM troupe.context_blobs t USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS n(u, s, k, v)
+		WHERE t.user_id = n.u AND t.session_id = n.s AND t.context_key = n.k AND t.version = n.v::bigint`)
+}
+
+// queueDeletions adds the statements that delete what rows delete.
+func (t *tables) queueDeletions(b *pgx.Batch) {
+	var runIDs, cutRuns []string
+	var cutTo []int64
+	for _, d := range t.deletions {
+		switch {
+		case d.Session != "":
+			b.Queue("DELETE FROM troupe.sessions WHERE user_id = $1 AND session_id = $2", asText(d.Tenant), asText(d.Session))
+			b.Queue("DELETE FROM troupe.context_blobs WHERE user_id = $1 AND session_id = $2", asText(d.Tenant), asText(d.Session))
+		case d.Events == 0:
+			runIDs = append(runIDs, d.Run.String())
+		default:
+			cutRuns, cutTo = append(cutRuns, d.Run.String()), append(cutTo, int64(d.Events))
+		}
+	}
+	if len(runIDs) > 0 {
+		for _, table := range []string{"run_rows", "event_rows", "tool_calls", "approvals"} {
+			b.Queue("DELETE FROM troupe."+table+" WHERE run_id = ANY($1::text[]::uuid[])", runIDs)
+		}
+	}
+	if len(cutRuns) > 0 {
+		for _, table := range []string{"event_rows", "tool_calls", "approvals"} {
+			b.Queue("DELETE FROM troupe."+table+" t USING unnest($1::text[], $2::bigint[]) AS n(run, upto) WHERE t.run_id = n.run::uuid AND t.seq <= n.upto", cutRuns, cutTo)
+		}
+	}
+}
