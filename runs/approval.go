@@ -53,6 +53,17 @@ func ParseApprovalStatus(text string) (ApprovalStatus, error) {
 // Ended reports whether the state has no successor.
 func (s ApprovalStatus) Ended() bool { return s > ApprovalStatusPending }
 
+// Who decides about a call that requires an approval. Without any of them it is whoever may decide on the
+// server, but no customer.
+const (
+	ApproverRequester = "requester" // the user who began the tree of the run, and operators
+	ApproverOperator  = "operator"  // operators
+	ApproverOther     = "other"     // whoever may decide, but not the user who began the tree of the run
+)
+
+// Approvers are the values of the field approver of rules and tools.
+var Approvers = []string{ApproverRequester, ApproverOperator, ApproverOther}
+
 // ApprovalTransition returns an error unless an approval may change from one state
 // to the other.
 func ApprovalTransition(from, to ApprovalStatus) error {

@@ -25,16 +25,27 @@ type Approval struct {
 	Args      []byte // canonical JSON
 	Summary   string
 	Rule      string // of the policy
+	Approver  string // one of runs.Approvers by the present policy, or ""
 	Principal string // that the run acts for
 	Created   actor.Time
 	Until     actor.Time
 }
 
 // approvalOf returns the approval for which an ask of the last step waits.
-func approvalOf(t *turn, i int) Approval {
+func approvalOf(c *Cell, t *turn, i int) Approval {
 	a, call := &t.run.Last()[i], &t.run.Call
-	return Approval{ID: t.toolCallID(i), Actor: t.act.id, Root: call.Root, Chain: call.Chain, Tool: a.ShownName(), OnDevice: a.OnDevice, Args: inlineBytes(a.Out().Parts),
+	return Approval{Approver: approverOf(c, t, a), ID: t.toolCallID(i), Actor: t.act.id, Root: call.Root, Chain: call.Chain, Tool: a.ShownName(), OnDevice: a.OnDevice, Args: inlineBytes(a.Out().Parts),
 		Summary: a.Await.Summary, Rule: a.Verdict.Rule, Principal: call.Principal, Created: a.Clock.Since, Until: a.Clock.Due()}
+}
+
+// approverOf returns who decides about a call of a tool. It is not recorded with the call: like the scopes
+// of a key it is a matter of who may act now.
+func approverOf(c *Cell, t *turn, a *store.Asked) string {
+	tool, ok := c.tools.Tool(a.Out().Name)
+	if !ok {
+		return ""
+	}
+	return c.tools.Policy().Decide(callerOf(c, t), &tool, inlineBytes(a.Out().Parts)).Approver
 }
 
 // PendingApproval returns the tool call of an actor with this ID if it waits for a decision.
@@ -47,7 +58,7 @@ func PendingApproval(c *Cell, of actor.ID, id runs.ToolCallID) (Approval, bool) 
 	if t == nil || id.Step != t.step() || int(id.Index) >= len(t.run.Last()) || !t.run.Last()[id.Index].Waits() {
 		return Approval{}, false
 	}
-	return approvalOf(t, int(id.Index)), true
+	return approvalOf(c, t, int(id.Index)), true
 }
 
 // PendingApprovals returns the tool calls of a namespace, or with "" of all, that wait for a
@@ -60,7 +71,7 @@ func PendingApprovals(c *Cell, tenant string) (all []Approval, known bool) {
 		for _, t := range act.turns {
 			for i := range t.run.Last() {
 				if a := &t.run.Last()[i]; a.Waits() {
-					all = append(all, approvalOf(t, i))
+					all = append(all, approvalOf(c, t, i))
 				}
 			}
 		}

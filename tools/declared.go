@@ -79,7 +79,8 @@ type Declared struct {
 	CacheMS           int64          `json:"cache_ms,omitzero"`    // time in ms for which a result is given again; 0: none
 	Concurrency       int            `json:"concurrency,omitzero"` // calls at once on a node
 	MaxResultBytes    int            `json:"max_result_bytes,omitzero"`
-	Policy            string         `json:"policy,omitzero"` // a decision by name; "" means the default of the deployment
+	Policy            string         `json:"policy,omitzero"`   // a decision by name; "" means the default of the deployment
+	Approver          string         `json:"approver,omitzero"` // one of runs.Approvers, for a rule that names none; "": see there
 	ApprovalTimeoutMS int64          `json:"approval_timeout_ms,omitzero"`
 	ArgsSummary       string         `json:"args_summary,omitzero"` // text for the person who decides, with {{name}} for arguments
 	OnFailure         string         `json:"on_failure,omitzero"`
@@ -137,4 +138,5 @@ func (d *Declared) ResultBytesMax() int {
 type Verdict struct {
 	Decision runs.Decision
 	Rule     string // for people, such as `rule 2 (payments.*)` or `default of server_tool`
+	Approver string // one of runs.Approvers, or ""
 }

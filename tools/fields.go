@@ -75,6 +75,7 @@ var declaredFields = []declaredField{
 	{name: "concurrency", min: 1, max: ConcurrencyMax, target: func(d *Declared) any { return &d.Concurrency }},
 	{name: "max_result_bytes", min: 1, max: ResultBytesMax, target: func(d *Declared) any { return &d.MaxResultBytes }},
 	{name: "policy", want: "text", target: func(d *Declared) any { return &d.Policy }},
+	{name: "approver", want: "text", target: func(d *Declared) any { return &d.Approver }},
 	{name: "approval_timeout_ms", min: 1, max: ApprovalTimeoutMax.Milliseconds(), target: func(d *Declared) any { return &d.ApprovalTimeoutMS }},
 	{name: "args_summary", want: "text", target: func(d *Declared) any { return &d.ArgsSummary }},
 	{name: "on_failure", want: "text", target: func(d *Declared) any { return &d.OnFailure }},
@@ -401,6 +402,7 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 		report("cache_ms", "needs idempotent = true: a result is kept only if another call would have the same effect")
 	}
 	choice("policy", d.Policy, runs.Allow.String(), runs.RequireApproval.String(), runs.Block.String())
+	choice("approver", d.Approver, runs.Approvers...)
 	if err := checkSummary(d.ArgsSummary, known); err != nil {
 		report("args_summary", "%v", err)
 	}

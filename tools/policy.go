@@ -27,6 +27,7 @@ type Rule struct {
 	Owner    string // principal whose agents are meant; "" means the operator in a rule that allows calls of an Agent, and everyone in any other
 	When     string // a comparison of an argument; "" means every call
 	Decision string // name of a runs.Decision
+	Approver string // one of runs.Approvers; "" leaves it to the tool. With the decision require_approval only
 }
 
 // Caller is the agent that calls a tool. Whoever may register agents chooses their IDs, so
@@ -106,6 +107,12 @@ func (r Rule) compile() (policyRule, error) {
 	if decision == runs.RequireApproval && slices.Contains(ownTools, r.Tool) {
 		return policyRule{}, fmt.Errorf("decision: %s is a tool of this program, whose calls wait for nobody; want allow or block", r.Tool)
 	}
+	switch {
+	case r.Approver != "" && !slices.Contains(runs.Approvers, r.Approver):
+		return policyRule{}, fmt.Errorf("approver: want one of requester, operator and other, got %.40q", r.Approver)
+	case r.Approver != "" && decision != runs.RequireApproval:
+		return policyRule{}, fmt.Errorf("approver: nobody is asked with the decision %s; want require_approval", decision)
+	}
 	compiled := policyRule{Rule: r, decision: decision}
 	if r.Owner == "" && r.Agent != "" && decision == runs.Allow {
 		compiled.Owner, compiled.unowned = actor.OperatorUser, true
@@ -126,15 +133,15 @@ func (p *Policy) Decide(by Caller, t *Tool, input []byte) Verdict {
 		args := arguments{input: input}
 		for i := range p.rules {
 			if r := &p.rules[i]; r.applies(by, t) && (r.when == nil || r.when.holds(&args, r.decision)) {
-				return Verdict{r.decision, ruleText(i, r)}
+				return newVerdict(r.decision, ruleText(i, r), r.Approver, t)
 			}
 		}
 	}
 	if t.Declared == nil {
-		return Verdict{runs.Allow, "tool of this program"}
+		return newVerdict(runs.Allow, "tool of this program", "", t)
 	}
 	if d, err := runs.ParseDecision(t.Declared.Policy); err == nil {
-		return Verdict{d, "policy of the tool"}
+		return newVerdict(d, "policy of the tool", "", t)
 	}
 	kind := t.Declared.Kind
 	if kind != KindClient {
@@ -144,7 +151,18 @@ func (p *Policy) Decide(by Caller, t *Tool, input []byte) Verdict {
 	if p != nil {
 		decision = p.defaults[kind]
 	}
-	return Verdict{decision, "default of " + kind}
+	return newVerdict(decision, "default of "+kind, "", t)
+}
+
+// newVerdict returns the verdict of a rule, or with an empty approver that of the tool.
+func newVerdict(d runs.Decision, rule, approver string, t *Tool) Verdict {
+	v := Verdict{Decision: d, Rule: rule}
+	if d == runs.RequireApproval {
+		if v.Approver = approver; approver == "" && t.Declared != nil {
+			v.Approver = t.Declared.Approver
+		}
+	}
+	return v
 }
 
 // Possible returns the verdicts that calls of a tool by an agent can have, in the order in
@@ -156,9 +174,9 @@ func (p *Policy) Possible(by Caller, t *Tool) (all []Verdict) {
 			switch r := &p.rules[i]; {
 			case !r.applies(by, t):
 			case r.when == nil:
-				return append(all, Verdict{r.decision, ruleText(i, r)})
+				return append(all, newVerdict(r.decision, ruleText(i, r), r.Approver, t))
 			default:
-				all = append(all, Verdict{r.decision, ruleText(i, r) + " when " + r.When})
+				all = append(all, newVerdict(r.decision, ruleText(i, r)+" when "+r.When, r.Approver, t))
 			}
 		}
 	}

@@ -52,6 +52,8 @@ type approvalView struct {
 	By       string         `json:"decided_by"`
 	Decided  string         `json:"decided_at"`
 	Reason   string         `json:"reason"`
+	Approver string         `json:"approver"`
+	May      *bool          `json:"may_decide"` // nil: not known
 
 	namespace string // in which it was found; "" means that of the key
 }
@@ -365,7 +367,7 @@ func (a *approvalView) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, row := range [][2]string{
 		{"approval", a.ID}, {"status", a.decision()}, {"tool", a.Tool}, {"summary", a.Summary}, {"agent", a.Agent}, {"session", a.Session},
-		{"user", a.User}, {"run", a.Run}, {"root", a.Root}, {"tool call", a.ToolCall}, {"requested", a.Created}, {"expires", a.Expires},
+		{"user", a.User}, {"run", a.Run}, {"root", a.Root}, {"tool call", a.ToolCall}, {"requested", a.Created}, {"expires", a.Expires}, {"approver", a.Approver},
 	} {
 		if row[1] != "" {
 			fmt.Fprintf(w, "%s\t%s\n", row[0], oneLine(row[1]))

@@ -143,6 +143,7 @@ type question struct {
 	message channelMessage
 	choices []string
 	from    time.Time // earlier answers were typed for something else
+	others  bool      // somebody else decides; such questions are the last ones
 }
 
 // chat is the state of ChatCmd.
@@ -217,7 +218,7 @@ func (c *chat) talk(ctx context.Context) error {
 			return c.interrupt()
 		}
 		var lines <-chan string
-		if c.live && (c.interactive || c.idle() || len(c.questions) > 0) { // others are read later
+		if c.live && (c.interactive || !c.busy() || c.asks()) { // others are read later
 			if c.input == nil {
 				c.input = c.screen.read(c.promptText())
 				c.lines = c.input.lines
@@ -269,6 +270,20 @@ func (c *chat) interrupt() error {
 // idle reports whether nothing of the session is open.
 func (c *chat) idle() bool { return c.live && len(c.runs) == 0 && c.channel.unanswered() == 0 }
 
+// busy reports whether something of the session goes on by itself: not a run that waits for a colleague.
+func (c *chat) busy() bool {
+	waiting := map[string]bool{}
+	for _, q := range c.questions {
+		waiting[q.message.Run] = waiting[q.message.Run] || q.others
+	}
+	for run := range c.runs {
+		if !waiting[run] {
+			return true
+		}
+	}
+	return c.channel.unanswered() > 0
+}
+
 // end returns the exit code at the end of the input.
 func (c *chat) end() error {
 	c.endLine()
@@ -277,6 +292,10 @@ func (c *chat) end() error {
 	case len(c.questions) > 0:
 		for _, q := range c.questions {
 			if m := &q.message; m.Approval != "" {
+				if q.others {
+					fmt.Fprintf(c.err, "run %s waits for a colleague\n", m.Run)
+					continue
+				}
 				fmt.Fprintln(c.err, approvalRequest(c.flags, m.Run, m.Approval, m.Tool, m.Summary))
 			}
 		}
@@ -330,7 +349,7 @@ func (c *chat) prompt() {
 
 func (c *chat) promptText() string {
 	switch {
-	case len(c.questions) == 0:
+	case !c.asks():
 		return "> "
 	case c.questions[0].message.Approval != "":
 		return "approve? [y/n, and a reason] "
@@ -366,7 +385,7 @@ func (c *chat) line(ctx context.Context, line string) (done bool) {
 		if len(c.runs) == 0 {
 			c.note("nothing is open")
 		}
-	case len(c.questions) > 0 && c.asked:
+	case c.asks() && c.asked:
 		c.answer(text)
 	case strings.HasPrefix(text, "/") && !strings.HasPrefix(text, "//"):
 		c.note("%s is no command (see: /help); begin a message with // for a slash", name)
@@ -577,7 +596,23 @@ func (c *chat) addQuestion(m *channelMessage, key string) {
 	if c.answered[key] || slices.ContainsFunc(c.questions, func(q *question) bool { return q.key() == key }) {
 		return
 	}
-	c.questions = append(c.questions, &question{message: *m})
+	at := slices.IndexFunc(c.questions, func(q *question) bool { return q.others })
+	if at < 0 {
+		at = len(c.questions)
+	}
+	c.questions = slices.Insert(c.questions, at, &question{message: *m})
+}
+
+// asks reports whether a question waits for this person.
+func (c *chat) asks() bool { return len(c.questions) > 0 && !c.questions[0].others }
+
+// askOthers shows that somebody else decides about the oldest question. The conversation goes on.
+func (c *chat) askOthers() {
+	q := c.questions[0]
+	q.others = true
+	c.questions = append(c.questions[1:], q)
+	c.asked = false
+	c.note("[a colleague has been asked]")
 }
 
 func (q *question) key() string { return cmp.Or(q.message.Approval, q.message.ToolCall) }
@@ -595,7 +630,7 @@ func (c *chat) withdraw(key string) {
 
 // ask prints the oldest question, unless it was printed.
 func (c *chat) ask() {
-	if c.asked || len(c.questions) == 0 || !c.live {
+	if c.asked || !c.asks() || !c.live {
 		return
 	}
 	c.asked = true
@@ -605,8 +640,14 @@ func (c *chat) ask() {
 	}
 	m := &q.message
 	if m.Approval != "" {
-		c.note("%s: %s", m.Tool, oneLine(m.Summary))
-		if _, a, err := c.approval(m.Approval); err == nil && !c.command.JSON {
+		_, a, err := c.approval(m.Approval)
+		if err == nil && a.May != nil && !*a.May {
+			c.askOthers()
+			c.ask()
+			return
+		}
+		c.note("%s: %s", cmp.Or(m.Tool, a.Tool), oneLine(cmp.Or(m.Summary, a.Summary)))
+		if err == nil && !c.command.JSON {
 			_ = printArgs(c.err, a.Args)
 		}
 		return

@@ -93,6 +93,21 @@ func TestChatReadsPipe(t *testing.T) {
 	}
 }
 
+// A call about which somebody else decides is no question to this person, whose next lines are messages.
+func TestChatAsksAColleague(t *testing.T) {
+	files := strings.Replace(strings.Replace(conciergeFiles, "policy = ", "approver = \"operator\"\npolicy = ", 1), `tools = ["user.ask", "user.pay"]`, "tools = [\"user.ask\", \"user.pay\"]\nturns = \"interleaved\"", 1)
+	data := filepath.Join(t.TempDir(), "data")
+	s := startServer(t, data, "--agents", writeFiles(t, files))
+	code, key, stderr := runProgram(t, "keys", "create", "--data", data, "--user", "alice")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	code, out, stderr := runChat(t, "use user.pay {\"amount\":20}\nsay y\n", "concierge", "--server", s.url, "--key", strings.TrimSpace(key))
+	if code != exitWaiting || !strings.Contains(out, "y\n") || !strings.Contains(stderr, "[a colleague has been asked]") || strings.Contains(stderr, "approvals approve") || !strings.Contains(stderr, " waits for a colleague") {
+		t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, out, stderr)
+	}
+}
+
 // A long line reaches the agent as a whole. One that no server accepts is an error, not the end of the input.
 func TestChatReadsLongLines(t *testing.T) {
 	s := startConcierge(t, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")

@@ -22,6 +22,7 @@ import (
 //	tool = "payments.*"
 //	when = "args.amount > 100"
 //	decision = "require_approval"
+//	approver = "operator"
 //
 //	[policy_default]
 //	client_tool = "block"
@@ -71,8 +72,8 @@ func (p *policyTables) read(path string, meta *toml.MetaData) (*tools.Policy, er
 			report(line, "%s: want a table [[policy]]", where)
 			continue
 		}
-		values, lines := texts(where, table, "tool", "agent", "owner", "when", "decision")
-		rule := tools.Rule{Tool: values["tool"], Agent: values["agent"], Owner: values["owner"], When: values["when"], Decision: values["decision"]}
+		values, lines := texts(where, table, "tool", "agent", "owner", "when", "decision", "approver")
+		rule := tools.Rule{Tool: values["tool"], Agent: values["agent"], Owner: values["owner"], When: values["when"], Decision: values["decision"], Approver: values["approver"]}
 		if err := rule.Check(); err != nil && len(problems) == before {
 			field, _, _ := strings.Cut(err.Error(), ":")
 			if at, ok := lines[field]; ok {

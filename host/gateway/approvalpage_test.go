@@ -53,3 +53,34 @@ func TestApprovalOfThePageHidesNothing(t *testing.T) {
 		t.Errorf("%q is shown", shown[max(i-20, 0):])
 	}
 }
+
+// A call about which somebody else decides has no buttons on the chat page, and of a customer's no contents.
+func TestApprovalOfColleaguesHasNoButtons(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	module, err := filepath.Abs(filepath.Join("web", "run.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		messages    string
+		want, hides string
+	}{
+		"not this user's":        {`[{"type":"approval_required","approval_id":"a","tool_name":"pay","args_summary":"pays 5","status":"PENDING","may_decide":false}]`, "A colleague has been asked", "Reject"},
+		"a customer's":           {`[{"type":"approval_required","approval_id":"a","status":"PENDING","may_decide":false}]`, "A colleague has been asked", "Reject"},
+		"a customer who decides": {`[{"may_decide":true,"status":"PENDING","tool_name":"pay","args_summary":"pays 5","args":{"amount":5}},{"type":"approval_required","approval_id":"a"}]`, "Approve pay?", "colleague has been asked"},
+		"this user's":            {`[{"type":"approval_required","approval_id":"a","tool_name":"pay","args_summary":"pays 5","status":"PENDING","may_decide":true,"args":{}}]`, "Reject", "colleague has been asked"},
+	} {
+		command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+module)
+		command.Stdin = strings.NewReader(c.messages)
+		out, err := command.Output()
+		if err != nil {
+			t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+		}
+		if shown := string(out); !strings.Contains(shown, c.want) || strings.Contains(shown, c.hides) {
+			t.Errorf("%s: %s, want %q and not %q", name, shown, c.want, c.hides)
+		}
+	}
+}

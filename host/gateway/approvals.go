@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -28,7 +29,7 @@ type approvalView struct {
 	Status    string         `json:"status"`
 	Call      string         `json:"tool_call_id"`
 	Tool      string         `json:"tool_name"`
-	Args      jsontext.Value `json:"args"`
+	Args      jsontext.Value `json:"args,omitzero"`
 	Summary   string         `json:"args_summary"`
 	Run       string         `json:"run_id"`
 	Root      string         `json:"root_run_id"`
@@ -41,6 +42,9 @@ type approvalView struct {
 	Decided   string         `json:"decided_at,omitzero"`
 	By        string         `json:"decided_by,omitzero"`
 	Reason    string         `json:"reason,omitzero"`
+
+	Approver string `json:"approver,omitzero"`
+	May      *bool  `json:"may_decide,omitzero"` // of one approval
 }
 
 func newApprovalView(id runs.ToolCallID, of actor.ID) approvalView {
@@ -98,7 +102,7 @@ func respondApprovals(ctx *fasthttp.RequestCtx, key ingress.CursorKey, list stri
 		a := &found.All[i]
 		v := newApprovalView(a.ID, a.Actor)
 		v.Tool, v.Args, v.Summary, v.Root, v.Principal = a.Tool, ingress.ToolValue(string(a.Args)), a.Summary, a.Root.String(), a.Principal
-		v.Created, v.Expires = runs.FormatTime(a.Created), runs.FormatTime(a.Until)
+		v.Created, v.Expires, v.Approver = runs.FormatTime(a.Created), runs.FormatTime(a.Until), a.Approver
 		out.Approvals = append(out.Approvals, v)
 	}
 	respondJSON(ctx, http.StatusOK, out)
@@ -160,11 +164,15 @@ func (s approvalRoutes) find(ctx *fasthttp.RequestCtx) (found command.ToolCall, 
 	return found, nil
 }
 
-// respondApproval answers with an approval.
-func respondApproval(ctx *fasthttp.RequestCtx, found *command.ToolCall) {
+// respondApproval answers with an approval. It says whether the caller may decide, and what about if shown.
+func respondApproval(ctx *fasthttp.RequestCtx, found *command.ToolCall, may, shown bool) {
 	c, a := &found.Call, found.Call.Approval
 	v := newApprovalView(c.ID, found.Owner.Actor)
 	v.Status, v.Tool, v.Args, v.Summary = a.Status.String(), c.Name, ingress.ToolValue(c.Args), a.Summary
+	v.Approver, v.May = found.Approver, &may
+	if !shown {
+		v.Tool, v.Args, v.Summary = "", nil, ""
+	}
 	v.Root, v.Principal = found.Owner.Root.String(), found.Principal
 	v.Created, v.Expires, v.Decided, v.By, v.Reason = runs.FormatTime(a.Created), runs.FormatTime(a.Until), formatOptional(a.Decided), a.By, a.Reason
 	respondJSON(ctx, http.StatusOK, v)
@@ -177,7 +185,19 @@ func (s approvalRoutes) getApproval(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	respondApproval(ctx, &found)
+	by := callerOf(ctx)
+	may := false
+	if found.Call.Approval.Status == runs.ApprovalStatusPending {
+		reading := s.newTimeout(readTimeout)
+		defer reading.stop()
+		err := clientOf(s.Server, &by).MayDecide(reading, &found)
+		var r *actor.Refusal
+		if may = err == nil; err != nil && !errors.As(err, new(*client.Forbidden)) && !errors.As(err, &r) { // a refusal: it is not known yet
+			s.respondError(ctx, err)
+			return
+		}
+	}
+	respondApproval(ctx, &found, may, may || !by.chats())
 }
 
 // decideApproval approves or rejects a tool call that waits. The first decision counts.
@@ -188,14 +208,7 @@ func (s approvalRoutes) decideApproval(ctx *fasthttp.RequestCtx) {
 	}
 	by := callerOf(ctx)
 	decider := clientOf(s.Server, &by)
-	var p *problem
-	if err := decider.CheckDecider(s.config.ApprovalScope); err != nil {
-		p = s.errorProblem(ctx, err)
-	}
-	var found command.ToolCall
-	if p == nil {
-		found, p = s.find(ctx)
-	}
+	found, p := s.find(ctx)
 	var decision signals.Decide
 	var r *client.Request
 	if p == nil {
@@ -209,7 +222,7 @@ func (s approvalRoutes) decideApproval(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	if perform(s.Server, ctx, client.Timeout, func(ctx context.Context) error { return decider.Decide(ctx, &found, decision, r) }) {
-		respondApproval(ctx, &found)
+		respondApproval(ctx, &found, false, true)
 	}
 }
 

@@ -43,8 +43,9 @@ var (
 	agentShown   = members("agent_id", "name", "doc", "status")
 	sessionShown = members("session_id", "user_id", "title", "metadata", "created_at", "last_message_at", "updated_at").
 			with("agents", members("agent_id", "messages", "open_runs"))
-	messageShown = members("message_id", "role", "content", "run_id", "created_at")
-	problemShown = members("type", "title", "status", "detail", "code", "field", "scope", "retry_after", "run_id")
+	messageShown  = members("message_id", "role", "content", "run_id", "created_at")
+	approvalShown = members("approval_id", "status", "run_id", "session_id", "created_at", "expires_at", "decided_at", "may_decide", "tool_name", "args", "args_summary")
+	problemShown  = members("type", "title", "status", "detail", "code", "field", "scope", "retry_after", "run_id")
 )
 
 // chatRoutes are the routes that a customer may use, by method and path.
@@ -62,8 +63,8 @@ var chatRoutes = map[string]shown{
 	"GET /v1/runs/{id}":               members("run_id", "agent_id", "session_id", "status", "text", "truncated", "outcome", "created_at", "ended_at").with("error", members("type", "code")),
 	"POST /v1/runs/{id}:cancel":       members("run_id", "status"),
 	"POST /v1/tool_calls/{id}:result": members("tool_call_id", "status"),
-	"GET /v1/approvals/{id}":          {},
-	"POST /v1/approvals/{id}:decide":  {},
+	"GET /v1/approvals/{id}":          approvalShown,
+	"POST /v1/approvals/{id}:decide":  approvalShown,
 }
 
 // chats reports whether the caller is a customer.

@@ -28,6 +28,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/node"
+	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -75,12 +76,23 @@ func (k addedKeys) Set(all []ingress.Key) { k.to.Set(slices.Concat(k.added, all)
 // configuration and of the registry.
 func startGatewayOn(t *testing.T, dir string, config Config, definitions ...actor.Definition) *testGateway {
 	t.Helper()
+	return startGatewayNode(t, dir, config, nil, definitions...)
+}
+
+// startGatewayWithPolicy is startGatewayWith for a node with a policy.
+func startGatewayWithPolicy(t *testing.T, config Config, policy *tools.Policy, definitions ...actor.Definition) *testGateway {
+	t.Helper()
+	return startGatewayNode(t, t.TempDir(), config, policy, definitions...)
+}
+
+func startGatewayNode(t *testing.T, dir string, config Config, policy *tools.Policy, definitions ...actor.Definition) *testGateway {
+	t.Helper()
 	if config.Keys == nil {
 		config.Keys = new(Keys)
 	}
 	quietly := slog.New(slog.DiscardHandler)
 	n, err := node.Open(node.Config{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{Allow: upstream.AllowLoopback()},
-		Native: append(agents.Builtin(), definitions...), Keys: addedKeys{config.Keys, config.Keys.All()}, FreeFloor: 1, DiskLagMax: time.Hour}, quietly)
+		Native: append(agents.Builtin(), definitions...), Keys: addedKeys{config.Keys, config.Keys.All()}, Policy: policy, FreeFloor: 1, DiskLagMax: time.Hour}, quietly)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,11 +103,7 @@ func (d *socketDriver) decide(r *ingress.SocketRequest) (in ingress.Performed, p
 	ctx, cancel := d.timeout(client.Timeout)
 	defer cancel()
 	decider := clientOf(d.server, &d.by)
-	err := decider.CheckDecider(d.server.config.ApprovalScope)
-	var found command.ToolCall
-	if err == nil {
-		found, err = decider.Approval(ctx, r.Call)
-	}
+	found, err := decider.Approval(ctx, r.Call)
 	if err == nil {
 		if p := checkRoot(r, &found.Owner); p != nil {
 			return in, p

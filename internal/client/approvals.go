@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
@@ -23,17 +24,42 @@ func (c *Client) Approval(ctx context.Context, id runs.ToolCallID) (command.Tool
 	return found, err
 }
 
-// CheckDecider refuses a client that may decide about no tool call, because it lacks a scope that
-// the server wants for decisions. There is none if the scope is empty.
-func (c *Client) CheckDecider(scope ingress.Scope) error {
-	if ingress.Chats(&c.By) {
-		return &Forbidden{Scope: string(ingress.ScopeCall), Detail: "a client with the scope chat decides about no tool call: a colleague of the people who serve it does"}
-	}
-	if scope == "" || ingress.Allows(c.By, scope) {
+// MayDecide refuses a client that may not decide about a tool call which waits. Operators may, unless the
+// user who began the tree of its run must not: that is the requester, for whom an agent that acts is no
+// substitute. What a policy names nobody for is not a customer's to decide.
+func (c *Client) MayDecide(ctx context.Context, found *command.ToolCall) error {
+	if c.Trusted {
 		return nil
 	}
-	return &Forbidden{string(scope),
-		fmt.Sprintf("on this server a decision about a tool call needs the scope %s; `troupe keys create --scope %[1]s --data DIR` makes a key that has it", scope)}
+	operator := ingress.Allows(c.By, ingress.ScopeOperator)
+	requests := false
+	if found.Approver == runs.ApproverRequester && !operator || found.Approver == runs.ApproverOther {
+		root, err := find(ctx, c, command.RunQuery{Run: found.Owner.Root})
+		if err != nil {
+			return err
+		}
+		requests = c.By.User == root.Record.User
+	}
+	switch {
+	case found.Approver == command.ApproverUnknown:
+		return actor.RefuseUnavailable(time.Second, "the node is still loading its open runs, and with them who decides about this tool call")
+	case found.Approver == runs.ApproverOther && requests:
+		return &Forbidden{Detail: "somebody else than the user who asked decides about this tool call"}
+	case found.Approver == runs.ApproverRequester && !operator && !requests:
+		return &Forbidden{Detail: "the user who asked decides about this tool call, or an operator"}
+	case found.Approver == runs.ApproverRequester:
+	case found.Approver == runs.ApproverOperator && !operator:
+		return lacksDecision(ingress.ScopeOperator, "an operator decides about this tool call")
+	case ingress.Chats(&c.By):
+		return &Forbidden{Detail: "a colleague of those who serve the chat decides about this tool call"}
+	case c.DecisionScope != "" && !ingress.Allows(c.By, c.DecisionScope):
+		return lacksDecision(c.DecisionScope, "on this server a decision about a tool call needs the scope "+string(c.DecisionScope))
+	}
+	return c.checkRegistrar(ctx, found)
+}
+
+func lacksDecision(scope ingress.Scope, why string) *Forbidden {
+	return &Forbidden{string(scope), fmt.Sprintf("%s; `troupe keys create --scope %s --data DIR` makes a key that has it", why, scope)}
 }
 
 // checkRegistrar refuses a client that registered the agent whose run made a tool call, or an agent
@@ -74,7 +100,7 @@ func cannotApprove(why string) error {
 // the refusal of a later one, and of one after the expiry, is ApprovalDecided and says how the call
 // was decided.
 func (c *Client) Decide(ctx context.Context, found *command.ToolCall, d signals.Decide, r *Request) error {
-	if err := c.checkRegistrar(ctx, found); err != nil {
+	if err := c.MayDecide(ctx, found); err != nil {
 		return err
 	}
 	d.Approval = found.Call.ID.Approval()

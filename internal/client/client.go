@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 )
 
@@ -27,6 +28,10 @@ type Client struct {
 	Keys Keys
 	// Agents are the only agents that the client may call itself; all if empty.
 	Agents []string
+	// DecisionScope is the scope that decisions about tool calls need whose policy names nobody; "": none.
+	DecisionScope ingress.Scope
+	// Trusted is set for a program that embeds the node: it says itself who may decide about tool calls.
+	Trusted bool
 	// Stopping is closed when the face of the client stops, which ends every wait.
 	Stopping <-chan struct{}
 }

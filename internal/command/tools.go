@@ -73,7 +73,11 @@ type ToolCall struct {
 	Principal string     // that its run acts for
 	Call      runs.ToolCall
 	Result    []actor.Part // the whole result; nil if there is none
+	Approver  string       // who decides, while it waits: one of runs.Approvers, "" or ApproverUnknown
 }
+
+// ApproverUnknown is the approver of a call that waits, while its cell is still loading its open runs.
+const ApproverUnknown = "unknown"
 
 // Approvals lists tool calls that wait for a person.
 type Approvals struct {
@@ -93,6 +97,7 @@ type Approval struct {
 	Created   actor.Time
 	Until     actor.Time // it expires then
 	Turn      int        // see ApprovalPosition
+	Approver  string     // one of runs.Approvers, or ""
 }
 
 func (e *encoder) toolCallID(id runs.ToolCallID) {
@@ -144,6 +149,7 @@ func (e *encoder) toolCall(t *ToolCall) {
 	e.Int(int64(c.Dispatched))
 	e.Int(int64(c.Ended))
 	e.Parts(t.Result)
+	e.String(t.Approver)
 }
 
 func (d *decoder) toolCall() ToolCall {
@@ -159,7 +165,7 @@ func (d *decoder) toolCall() ToolCall {
 	c.Args, c.Result, c.Truncated, c.OnDevice, c.Refusal = d.text(), d.text(), d.Bool(), d.Bool(), d.Refusal()
 	c.Attempt = uint32(d.UintMax(1<<32-1, "attempt"))
 	c.Created, c.Dispatched, c.Ended = d.time(), d.time(), d.time()
-	t.Result = d.Parts()
+	t.Result, t.Approver = d.Parts(), d.text()
 	return t
 }
 
@@ -174,8 +180,9 @@ func (e *encoder) approval(a *Approval) {
 	e.Int(int64(a.Created))
 	e.Int(int64(a.Until))
 	e.Int(int64(a.Turn))
+	e.String(a.Approver)
 }
 
 func (d *decoder) approval() Approval {
-	return Approval{d.toolCallID(), d.ID(), d.CallID(), d.text(), d.Bytes(bytesMax), d.text(), d.text(), d.time(), d.time(), int(d.Int())}
+	return Approval{d.toolCallID(), d.ID(), d.CallID(), d.text(), d.Bytes(bytesMax), d.text(), d.text(), d.time(), d.time(), int(d.Int()), d.text()}
 }

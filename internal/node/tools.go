@@ -42,7 +42,7 @@ func (c toolCommands) approvals(ctx context.Context, by *actor.Principal, q comm
 	}
 	for _, a := range pending {
 		out.All = append(out.All, command.Approval{ID: a.ID, Actor: a.Actor, Root: a.Root, Tool: a.Tool, Args: a.Args, Summary: a.Summary,
-			Principal: a.Principal, Created: a.Created, Until: a.Until})
+			Principal: a.Principal, Created: a.Created, Until: a.Until, Approver: a.Approver})
 	}
 	return pageOf(out.All, q), nil
 }
@@ -104,14 +104,20 @@ func (c toolCommands) call(ctx context.Context, by *actor.Principal, id runs.Too
 	case err != nil:
 		return nil, errorOf(err)
 	case a == nil:
-		return read(ctx, c.Commands, by, func(v View) (command.ToolCall, error) { return v.ToolCall(id) })
+		return read(ctx, c.Commands, by, func(v View) (command.ToolCall, error) {
+			found, err := v.ToolCall(id)
+			if a := found.Call.Approval; a != nil && !a.Status.Ended() {
+				found.Approver = command.ApproverUnknown
+			}
+			return found, err
+		})
 	}
 	return read(ctx, c.Commands, by, func(View) (command.ToolCall, error) { return waitingCall(owner, a), nil }) // once the request is durable
 }
 
 // waitingCall returns the state of a tool call that waits for a decision.
 func waitingCall(owner command.Owner, a *runtime.Approval) command.ToolCall {
-	return command.ToolCall{Owner: owner, Chain: a.Chain, Principal: a.Principal, Call: runs.ToolCall{
+	return command.ToolCall{Owner: owner, Chain: a.Chain, Principal: a.Principal, Approver: a.Approver, Call: runs.ToolCall{
 		ID: a.ID, Name: a.Tool, OnDevice: a.OnDevice, Status: runs.ToolStatusWaitingApproval, Decision: runs.RequireApproval.String(), Rule: a.Rule,
 		Approval: &runs.Approval{Status: runs.ApprovalStatusPending, Summary: a.Summary, Created: a.Created, Until: a.Until},
 		Args:     string(a.Args), Created: a.Created,

@@ -12,12 +12,15 @@ class Recorded {
     if (key === "aria-label" || key === "class") this[key] = value;
   }
   append(...children) {
+    for (const c of children) if (c instanceof Recorded) c.parent = this;
     this.children.push(...children);
   }
   replaceChildren(...children) {
     this.children = children;
   }
-  remove() {}
+  remove() {
+    if (this.parent) this.parent.children = this.parent.children.filter((c) => c !== this);
+  }
   querySelector(selector) {
     return this.all().find((e) => `.${e.class}`.startsWith(selector)) ?? new Recorded();
   }
@@ -45,5 +48,8 @@ globalThis.fetch = async () => new Response(JSON.stringify(messages[0]));
 const { RunView } = await import(process.argv[2]);
 const view = new RunView("run", "session", { change() {}, grown() {}, send() {} });
 for (const m of messages) view.handle(m, true);
-for (const card of view.cards.values()) await card.show?.();
+for (let turn = 0; turn < 10; turn++) {
+  await new Promise(setImmediate); // the server has answered
+  for (const card of [...view.cards.values()]) await card.show?.();
+}
 console.log(JSON.stringify(view.body.toString()));

@@ -18,6 +18,8 @@ const stateTexts = {
 
 const argsShown = 2048; // characters of arguments that an approval shows at once
 
+const readApproval = (m) => request("GET", `/v1/approvals/${encodeURIComponent(m.approval_id)}`);
+
 // left returns the time until a deadline as text.
 function left(until) {
   const seconds = Math.round((until - Date.now()) / 1000);
@@ -226,7 +228,7 @@ export class RunView {
 
   approval(m, live) {
     if (this.cards.has(m.approval_id)) return;
-    if (!m.tool_name) return this.approvalOfOthers(m, live);
+    if (!m.tool_name) return this.approvalOfOthers(m, live, true);
     const reason = el("input", { type: "text", class: "input", maxlength: "1000", placeholder: "Reason (optional)", "aria-label": "Reason" });
     const error = el("p", { class: "error-text", role: "alert" });
     const args = el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments" });
@@ -255,7 +257,9 @@ export class RunView {
     const load = async () => {
       if (loaded) return;
       try {
-        args.textContent = visible(json((await request("GET", `/v1/approvals/${encodeURIComponent(m.approval_id)}`)).args));
+        const found = await readApproval(m);
+        if (found.may_decide === false && found.status === "PENDING" && card.open) return this.leaveToOthers(m, live);
+        args.textContent = visible(json(found.args));
         loaded = true;
       } catch (e) {
         args.textContent = e.message;
@@ -272,10 +276,30 @@ export class RunView {
     if (live) announce(visible(`${m.tool_name} needs your approval: ${m.args_summary ?? ""}`));
   }
 
-  // approvalOfOthers shows that somebody else decides. This person is not told about what.
-  approvalOfOthers(m, live) {
+  // leaveToOthers replaces the card of an approval about which somebody else decides.
+  leaveToOthers(m, live) {
+    this.cards.get(m.approval_id).root.remove();
+    this.cards.delete(m.approval_id);
+    this.approvalOfOthers(m, live, false);
+    this.actions.change();
+  }
+
+  // approvalOfOthers shows that somebody else decides. A customer is told about what only if it decides itself,
+  // which the server says on request.
+  approvalOfOthers(m, live, ask) {
     const card = this.card(m.approval_id, "A colleague has been asked", "approval", el("p", { class: "card-text", text: "The answer goes on once they have decided. You can write meanwhile." }));
     Object.assign(card, { others: true, until: m.expires_ts, tick: () => {}, refused: () => {}, show: () => {} });
+    card.show = async () => {
+      if (!ask || !card.open) return;
+      ask = false;
+      const found = await readApproval(m).catch(() => ({}));
+      if (!found.may_decide || !card.open) return;
+      card.root.remove();
+      this.cards.delete(m.approval_id);
+      this.approval({ ...m, tool_name: found.tool_name, args_summary: found.args_summary }, true);
+      this.actions.change();
+    };
+    if (live) card.show();
     this.phaseText.textContent = "Waiting for a colleague";
     if (live) announce("A colleague has been asked");
   }
