@@ -25,6 +25,9 @@ const ScriptName = "scripted"
 //	                                        the prompt has, numbered
 //	then                                    ends a stage
 //
+// The author of an agent may give instructions for certain messages: of the lines "on WORDS INSTRUCTION" in
+// the first System message, the first one whose words the message contains is followed instead of the message.
+//
 // Other lines are ignored. The calls of a stage are made together. The calls of the
 // next stage are made once all results have arrived. After the last stage, Script
 // answers with one line per instruction, in order: the text or the result. A tool
@@ -43,6 +46,9 @@ func Script(p Prompt) Completion {
 	if last >= 0 {
 		message = p.Messages[last].Text
 	}
+	if own, ok := ownInstruction(&p, message); ok {
+		message = own
+	}
 	stages := parseScript(message, p.Tools, p.Messages[:max(last, 0)])
 	c := Completion{Model: ScriptName, Finish: FinishStop}
 	if at := nextStage(stages, p.Messages[last+1:]); at < len(stages) {
@@ -55,6 +61,26 @@ func Script(p Prompt) Completion {
 	}
 	c.Usage = scriptUsage(p, c)
 	return c
+}
+
+// ownInstruction returns the instruction that the author of an agent gives for a message.
+func ownInstruction(p *Prompt, message string) (instruction string, ok bool) {
+	if len(p.Messages) == 0 || p.Messages[0].Role != System {
+		return "", false
+	}
+	for line := range strings.Lines(p.Messages[0].Text) {
+		rest, found := cutKeyword(strings.TrimSpace(line), "on")
+		at := -1
+		for _, verb := range []string{" say ", " use ", " ask "} {
+			if i := strings.Index(rest, verb); i >= 0 && (at < 0 || i < at) {
+				at = i
+			}
+		}
+		if found && at > 0 && strings.Contains(message, strings.TrimSpace(rest[:at])) {
+			return rest[at+1:], true
+		}
+	}
+	return "", false
 }
 
 // instruction is a tool call, or a text for the answer.

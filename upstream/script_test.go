@@ -41,6 +41,28 @@ func runScript(message string, tools []upstream.ToolSpec, result func(upstream.T
 	return calls, "no answer after 20 calls"
 }
 
+// The instructions of an agent's author come before those of a message.
+func TestScriptInstructionsOfAnAuthor(t *testing.T) {
+	p := upstream.Prompt{Messages: []upstream.Message{{Role: upstream.System, Text: "You compute.\non \"A_B\" say {\"x\":1}\n  ON the net say fine\non say nothing\nonce A say no\non a tool use text.echo {\"say\":1}"}, {Role: upstream.User}}}
+	for message, want := range map[string]string{
+		`{"capability_code":"A_B"}`: `{"x":1}`, "what is the net?": "fine", "say the net": "fine", "say hello": "hello", "once A": "You said: once A",
+	} {
+		p.Messages[1].Text, p.Tools = message, nil
+		if c := upstream.Script(p); c.Text != want || c.Finish != upstream.FinishStop {
+			t.Errorf("%s: got %q, want %q", message, c.Text, want)
+		}
+	}
+	p.Messages[1].Text, p.Tools = "call a tool", []upstream.ToolSpec{{Name: "text.echo", Schema: "{}"}}
+	if c := upstream.Script(p); len(c.Calls) != 1 || c.Calls[0].Arguments != `{"say":1}` {
+		t.Errorf("got %+v", c)
+	}
+	p.Messages[0].Role = upstream.User
+	p.Messages[1].Text = "what is the net?"
+	if c := upstream.Script(p); c.Text != "You said: what is the net?" {
+		t.Errorf("an answer of a user is taken: %q", c.Text)
+	}
+}
+
 func TestScriptInstructions(t *testing.T) {
 	ask := func(agent, message string) string {
 		return fmt.Sprintf(`call_agent {"agent_id":%q,"message":%q}`, agent, message)
