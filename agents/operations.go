@@ -122,7 +122,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		return change{}, refusal
 	}
 	if !exists {
-		if refusal := s.checkNames(spec, previous, true); refusal != nil {
+		if refusal := cmp.Or(s.checkNames(spec, previous, true), s.unknownCapability(&spec)); refusal != nil {
 			return change{}, refusal
 		}
 		item.Value = s.encodeAgent(spec)
@@ -139,7 +139,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		}
 		return change{updates: []actor.StateItem{item}, answer: answer}, nil
 	}
-	if refusal := cmp.Or(s.checkOwner(spec.ID, owner), s.checkNames(spec, previous, false)); refusal != nil {
+	if refusal := cmp.Or(s.checkOwner(spec.ID, owner), s.checkNames(spec, previous, false), s.unknownCapability(&spec)); refusal != nil {
 		return change{}, refusal
 	}
 	if previous.Kind != spec.Kind && s.principal != Operator {

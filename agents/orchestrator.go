@@ -123,7 +123,7 @@ func (t *orchestration) instructions() string {
 	b.WriteString("\n\nFind out what the user wants. Answer with one JSON object and nothing else, and call no tool.\n" +
 		"- Set target_capability to a capability that the tool " + tools.RequestCapability + " lists, with its inputs, when another agent owns what is needed, when the domain is clearly another one, when a specialist gives a better result, or when data is missing here. Name further ones in secondary_targets if the user wants several things.\n" +
 		"- Set reply when it is your own task, when it is simple or as good here, or when asking others would only take time.\n" +
-		"- intent_confidence says how sure you are, from 0 to 1. If you are not sure, set question. If the message can mean several things, set options. Set missing to what only the user can tell and has not told yet.\n" +
+		"- intent_confidence says how sure you are, from 0 to 1. If you are not sure, set question. If the message can mean several things, set options. Set missing to what only the user can tell and has not told yet, and constraints to the limits that the user has set, such as a budget.\n" +
 		"- Never name agents, capabilities or workflows in question, options and reply.\n")
 	if len(t.spec().Workflows) > 0 {
 		b.WriteString("- Set workflow in place of target_capability if one of these is wanted, and inputs to what the user has told:\n")
@@ -200,7 +200,7 @@ func (t *orchestration) planOf(intent *contract.Intent) *plan {
 	if t.kept != nil && intent.Resume != "" {
 		return t.kept
 	}
-	p := &plan{Request: contentOf(t.request.Call.Parts), Inputs: intent.Target.Inputs}
+	p := &plan{Request: contentOf(t.request.Call.Parts), Inputs: intent.Target.Inputs, Limits: intent.Limits}
 	if w, ok := t.spec().Workflows[intent.Workflow]; ok {
 		p.Workflow = w
 	} else {
@@ -281,6 +281,7 @@ func capabilityResponse(requestID string, answer actor.Answer) contract.Response
 type plan struct {
 	Request   string // the words of the user
 	Inputs    jsontext.Value
+	Limits    jsontext.Value // constraints that the user has set
 	Workflow  Workflow
 	Literal   bool // the inputs of the steps are no templates
 	Responses []*contract.Response
@@ -403,6 +404,14 @@ func (p *plan) handOff(t *orchestration, i int) jsontext.Value {
 	if t.spec().Code != "" {
 		w.Agents = append(w.Agents, t.spec().Code)
 	}
+	if p.Limits != nil {
+		_ = eachMember(p.Limits, func(quoted, value jsontext.Value) {
+			var name string
+			if json.Unmarshal(quoted, &name) == nil {
+				w.Constraints = append(w.Constraints, contract.Output{Name: name, Value: value})
+			}
+		})
+	}
 	for k := range p.Workflow.Steps[:began] {
 		s := &p.Workflow.Steps[k]
 		if !p.hasResult(k) {
@@ -463,6 +472,7 @@ const (
 type storedPlan struct {
 	Request   string         `json:"request"`
 	Inputs    jsontext.Value `json:"inputs,omitzero"`
+	Limits    jsontext.Value `json:"constraints,omitzero"`
 	Workflow  Workflow       `json:"workflow"`
 	Literal   bool           `json:"literal,omitzero"`
 	Responses []string       `json:"responses"` // encoded; "": none
@@ -474,7 +484,7 @@ type storedPlan struct {
 func (p *plan) encode(state []actor.StateItem) (updates []actor.StateItem, fits bool) {
 	var b []byte
 	if p != nil {
-		s := storedPlan{Request: p.Request, Inputs: p.Inputs, Workflow: p.Workflow, Literal: p.Literal, Question: p.Question, Responses: make([]string, len(p.Responses))}
+		s := storedPlan{Request: p.Request, Inputs: p.Inputs, Limits: p.Limits, Workflow: p.Workflow, Literal: p.Literal, Question: p.Question, Responses: make([]string, len(p.Responses))}
 		for i, r := range p.Responses {
 			if r != nil {
 				s.Responses[i] = string(r.Encode())
@@ -512,7 +522,7 @@ func readPlan(state []actor.StateItem) *plan {
 	if len(b) == 0 || json.Unmarshal(b, &s) != nil || len(s.Responses) != len(s.Workflow.Steps) {
 		return nil
 	}
-	p := &plan{Request: s.Request, Inputs: s.Inputs, Workflow: s.Workflow, Literal: s.Literal, Question: s.Question, Responses: make([]*contract.Response, len(s.Responses))}
+	p := &plan{Request: s.Request, Inputs: s.Inputs, Limits: s.Limits, Workflow: s.Workflow, Literal: s.Literal, Question: s.Question, Responses: make([]*contract.Response, len(s.Responses))}
 	for i, text := range s.Responses {
 		if text == "" {
 			continue

@@ -319,3 +319,23 @@ func TestOrchestratorSpecAsJSON(t *testing.T) {
 		t.Errorf("got %s %v\nwant %s", again.Encode(), err, spec.Encode())
 	}
 }
+
+// A workflow names capabilities that other agents provide.
+func TestRegistryRefusesUnknownCapabilities(t *testing.T) {
+	f := newRegistryFixture(t)
+	const owner = `{"name":"analyst","provides":[{"code":"ANL_NPV","description":"d"}]}`
+	const user = `{"name":"desk","kind":"orchestrator","workflow":{"case":{"description":"d","steps":[{"capability":"%s"}]}}}`
+	for code, want := range map[string]string{
+		"ANL_NPV":     "workflow.case: steps: step 1: no agent provides ANL_NPV; create first the agent that has it in [[provides]]",
+		"CST_PLANNER": "workflow.case: steps: step 1: no agent provides CST_PLANNER; create first",
+	} {
+		if out := f.apply(agents.OpPut, fmt.Sprintf(user, code)); out.Refusal == nil || !strings.Contains(out.Refusal.Detail, want) || out.Refusal.Field != "workflow.case" {
+			t.Errorf("%s: got %v, want %s", code, out.Refusal, want)
+		}
+	}
+	f.mustApply(agents.OpPut, owner)
+	if out := f.apply(agents.OpPut, fmt.Sprintf(user, "ANL_NVP")); out.Refusal == nil || !strings.Contains(out.Refusal.Detail, "no agent provides ANL_NVP; did you mean ANL_NPV?") {
+		t.Errorf("got %v", out.Refusal)
+	}
+	f.mustApply(agents.OpPut, fmt.Sprintf(user, "ANL_NPV"))
+}

@@ -195,6 +195,29 @@ func (r registryState) conflict(s *Spec) *actor.Refusal {
 	return nil
 }
 
+// unknownCapability returns a refusal if a workflow of the spec has a step that no other agent provides.
+func (r registryState) unknownCapability(s *Spec) *actor.Refusal {
+	if len(s.Workflows) == 0 {
+		return nil
+	}
+	var known []string
+	for _, item := range r.items {
+		if id, isAgent := AgentOf(item); isAgent && id != s.ID {
+			other, _ := r.agent(id)
+			for i := range other.Provides {
+				known = append(known, other.Provides[i].Code)
+			}
+		}
+	}
+	problems := s.UnknownCapabilities(known)
+	if len(problems) == 0 {
+		return nil
+	}
+	refusal := actor.Refuse(actor.Rejected, "%v", problems)
+	refusal.Field = problems[0].Field
+	return refusal
+}
+
 // alike reports whether two agents may own a capability that they declare so.
 func (c *Capability) alike(d *Capability) bool {
 	return c.Version == d.Version && c.TimeoutMS == d.TimeoutMS && c.Description == d.Description && c.UserText == d.UserText &&

@@ -126,6 +126,25 @@ func (s *Spec) orchestratorProblems() (problems Problems) {
 	return problems
 }
 
+// UnknownCapabilities returns the steps of workflows whose capabilities are not among the known ones.
+func (s *Spec) UnknownCapabilities(known []string) (problems Problems) {
+	for _, name := range slices.Sorted(maps.Keys(s.Workflows)) {
+		for i, step := range s.Workflows[name].Steps {
+			if slices.Contains(known, step.Capability) {
+				continue
+			}
+			text := fmt.Sprintf("steps: step %d: no agent provides %s; ", i+1, step.Capability)
+			if near := nearest.Of(step.Capability, known); near != "" {
+				text += "did you mean " + near + "?"
+			} else {
+				text += "create first the agent that has it in [[provides]]"
+			}
+			problems = append(problems, Problem{Field: workflowTable + "." + name, Text: text})
+		}
+	}
+	return problems
+}
+
 // eachField calls set for each field of a JSON object whose value is not null. The error names the field.
 func eachField(object jsontext.Value, known []string, set func(name string, v jsontext.Value) error) error {
 	d := jsontext.NewDecoder(strings.NewReader(string(object)))

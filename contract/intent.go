@@ -22,11 +22,12 @@ type Intent struct {
 	Target     Target  // without a capability: none
 	Workflow   string  // in place of Target; "": none
 	Secondary  []Target
-	Missing    []string // information that only the user has
-	Options    []string // what else the user may mean
-	Question   string   // to the user; "": a general one
-	Reply      string   // to the user, if no other agent is needed
-	Resume     string   // answer to a question about a failed step: retry, continue or stop; "": none
+	Limits     jsontext.Value // constraints that the user has set, an object; nil: none
+	Missing    []string       // information that only the user has
+	Options    []string       // what else the user may mean
+	Question   string         // to the user; "": a general one
+	Reply      string         // to the user, if no other agent is needed
+	Resume     string         // answer to a question about a failed step: retry, continue or stop; "": none
 }
 
 // Target is a capability with the agent that is wanted for it.
@@ -51,6 +52,7 @@ const IntentSchema = `{"type":"object","properties":{` +
 	`"target_capability":{"type":["string","null"]},` +
 	`"workflow":{"type":["string","null"]},` +
 	`"inputs":{"type":"object"},` +
+	`"constraints":{"type":"object"},` +
 	`"secondary_intents":{"type":"array","items":{"type":"string"}},` +
 	`"secondary_targets":{"type":"array","items":{"type":"object","properties":{"agent":{"type":"string"},"capability":{"type":"string"},"inputs":{"type":"object"}},"required":["capability"]}},` +
 	`"missing":{"type":"array","items":{"type":"string"}},` +
@@ -86,6 +88,11 @@ func DecodeIntent(answer string) (Intent, *Violation) {
 	var v *Violation
 	if i.Target, v = readTarget("target_capability", i.Name, line("target_agent"), line("target_capability"), lastOf(members, "inputs")); v != nil {
 		return i, v
+	}
+	if limits := lastOf(members, "constraints"); limits != nil {
+		if i.Limits = strictObject(limits); i.Limits == nil || limits.Kind() != '{' {
+			return i, violation(OutputViolation, "constraints", "want an object")
+		}
 	}
 	i.Workflow, i.Question, i.Reply = line("workflow"), line("question"), line("reply")
 	if i.Secondary, v = readTargets(members); v != nil {

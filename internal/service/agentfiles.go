@@ -111,6 +111,8 @@ func ReadAgentFilesOf(dir string, program Program) (*AgentFiles, error) {
 	if count == 0 {
 		return nil, fmt.Errorf("agents: %s contains no file named *.toml; a minimal agent file has the line name = \"helper\"", dir)
 	}
+	// The registry knows the capabilities in a workflow once their owners are stored.
+	slices.SortStableFunc(f.Agents, func(a, b AgentFile) int { return min(len(a.Spec.Workflows), 1) - min(len(b.Spec.Workflows), 1) })
 	f.checkReferences(program)
 	return f, nil
 }
@@ -230,10 +232,29 @@ func (f *AgentFiles) checkReferences(program Program) {
 			}
 		}
 	}
+	f.checkWorkflows()
 	for _, cycle := range agents.CallCycles(specs) {
 		first, _, _ := strings.Cut(cycle, " ->")
 		i := slices.IndexFunc(f.Agents, func(a AgentFile) bool { return a.Spec.ID == first })
 		f.warn(f.Agents[i].Path, "agents", "possible call cycle: %s; the call that closes it is refused", cycle)
+	}
+}
+
+// checkWorkflows adds a problem for each step whose capability no file declares: an error if its name is near
+// another one, and else a warning, because an agent that is not in a file may have it.
+func (f *AgentFiles) checkWorkflows() {
+	for _, a := range f.Agents {
+		var known []string
+		for _, other := range f.Agents {
+			for _, c := range other.Spec.Provides {
+				if other.Spec.ID != a.Spec.ID {
+					known = append(known, c.Code)
+				}
+			}
+		}
+		for _, p := range a.Spec.UnknownCapabilities(known) {
+			f.Problems = append(f.Problems, FileProblem{File: a.Path, Field: p.Field, Text: p.Text, Warning: !strings.Contains(p.Text, "did you mean")})
+		}
 	}
 }
 
