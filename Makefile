@@ -24,7 +24,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-python sdk-python clients crash recovery load growth corruption mutants inert bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-team demo-python sdk-python clients crash recovery load growth corruption mutants inert bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -139,6 +139,9 @@ demo: build ## call an agent on a real server, kill -9 it, and recover: WORD=
 
 demo-approval: build ## send money by a tool that a person must approve, across a kill -9; the ledger has one payment
 	@$(GO) run ./test/demo -approval
+
+demo-team: build ## nine agents answer as one, across a kill -9 between two steps
+	@$(GO) run ./test/demo -team
 
 # bin/venv has the Python SDK as pip installs it. Each of its files is a stamp.
 PYTHON ?= python3

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command demo shows, in a few seconds, two agents that call each other and a streamed answer that survives a kill -9 of its server.
-// With -approval it shows instead a payment that waits for a person across a kill -9.
+// With -approval it shows instead a payment that waits for a person across a kill -9, and with -team a team of
+// nine agents that answers as one.
 //
 // All parts are real. The server is bin/troupe in a process of its own, used over
 // HTTP, killed with SIGKILL and restarted on the same data folder. The demo checks
@@ -42,6 +43,7 @@ func main() {
 	bin := flag.String("bin", "bin/troupe", "server binary")
 	clean := flag.Bool("clean", false, "remove the data folder at the end")
 	approval := flag.Bool("approval", false, "show a payment that a person approves")
+	team := flag.Bool("team", false, "show a team that answers as one")
 	payments := flag.String("payments", "", "only run the payment service of "+approvalDir+" at this address")
 	ledger := flag.String("ledger", "payments.txt", "file to which -payments appends the payments")
 	flag.Parse()
@@ -59,6 +61,9 @@ func main() {
 	show := d.run
 	if *approval {
 		show = d.runApproval
+	}
+	if *team {
+		show = d.runTeam
 	}
 	err := d.prepare()
 	if err == nil {

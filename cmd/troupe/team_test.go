@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const kdap = "../../examples/kdap"
+
+// jsonOf returns a JSON value in its canonical form.
+func jsonOf(t *testing.T, v jsontext.Value) string {
+	t.Helper()
+	v = v.Clone()
+	if err := v.Canonicalize(); err != nil {
+		t.Fatalf("%s: %v", v, err)
+	}
+	return string(v)
+}
+
+func readKdap(t *testing.T, name string) jsontext.Value {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(kdap, "golden", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// The team of the contract answers as one: its answers are those of the golden files, the contract's own examples come
+// out, and no user reads a code.
+func TestExampleTeam(t *testing.T) {
+	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--agents", kdap)
+	var run struct {
+		Run    string `json:"run_id"`
+		Answer string `json:"content"`
+	}
+	say := func(text string) string {
+		t.Helper()
+		body, _ := json.Marshal(map[string]string{"content": text, "session_id": "sess-789"})
+		if code, err := s.request("POST", "/v1/agents/orc/messages", string(body), "", &run); code != 200 || err != nil {
+			t.Fatal(code, err)
+		}
+		return run.Answer
+	}
+	for _, c := range []struct{ file, text string }{
+		{"business_case.txt", "Help me build a business case for market entry"}, {"market_view.txt", "Please look at the market"}, {"options.txt", "Show me figures"},
+		{"projection.txt", "I need a projection"}, {"cannot.txt", "How is the weather?"}, {"reply.txt", "hello"}, {"question.txt", "Well"},
+	} {
+		got, want := say(c.text), string(readKdap(t, c.file))
+		if got+"\n" != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", c.file, got, want)
+		}
+		for _, code := range []string{"ORC", "ANL", "AUD", "CHA", "SPO", "DOC", "PRF", "CST", "CHG"} {
+			if strings.Contains(got, code) {
+				t.Errorf("%s names %s", c.file, code)
+			}
+		}
+	}
+
+	say("Help me build a business case for market entry")
+	code, out, stderr := runProgram(t, "runs", "events", run.Run, "--json", "--server", s.url)
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	var envelope string
+	for line := range strings.Lines(out) {
+		var event struct {
+			Type    string `json:"type"`
+			Payload struct {
+				Actor string `json:"actor"`
+				Text  string `json:"text"`
+			} `json:"payload"`
+		}
+		if json.Unmarshal([]byte(line), &event) == nil && event.Type == "agent_called_child" && event.Payload.Actor == "anl/sess-789" {
+			envelope, _, _ = strings.Cut(event.Payload.Text, "\n\n")
+		}
+	}
+	var request struct {
+		Source     string         `json:"source_agent"`
+		Capability string         `json:"capability_code"`
+		Inputs     jsontext.Value `json:"inputs_json"`
+		Context    jsontext.Value `json:"context"`
+	}
+	if err := json.Unmarshal([]byte(envelope), &request); err != nil {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	var handed, want map[string]jsontext.Value
+	if json.Unmarshal(request.Context, &handed) != nil || json.Unmarshal(readKdap(t, "handoff.json"), &want) != nil {
+		t.Fatalf("%s", request.Context)
+	}
+	for _, name := range []string{"session_id", "original_request", "workflow_position", "prior_agents", "prior_outputs", "constraints"} {
+		if got := jsonOf(t, handed[name]); got != jsonOf(t, want[name]) {
+			t.Errorf("%s: handed over %s, want %s", name, got, want[name])
+		}
+	}
+
+	for name, agent := range map[string]string{"success": "anl", "partial": "aud", "error": "anl"} {
+		var got, want map[string]jsontext.Value
+		if code, err := s.request("POST", "/v1/agents/"+agent+":invoke", string(readKdap(t, "request_"+name+".json")), "", &got); code != 200 || err != nil {
+			t.Fatal(name, code, err)
+		}
+		if err := json.Unmarshal(readKdap(t, name+".json"), &want); err != nil {
+			t.Fatal(err)
+		}
+		for member, value := range want {
+			if member != "metadata" && jsonOf(t, got[member]) != jsonOf(t, value) {
+				t.Errorf("%s: %s: got %s, want %s", name, member, got[member], value)
+			}
+		}
+	}
+}
+
+// ledger is a service outside the server: it performs each request once, by its idempotency key.
+type stepLedger struct {
+	mu      sync.Mutex
+	keys    map[string][]string // idempotency keys by step
+	arrived chan string         // steps, when their requests come
+	held    map[string]bool     // steps whose next request gets no answer
+}
+
+// await waits until a request of a step has come.
+func (l *stepLedger) await(t *testing.T, step string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		select {
+		case came := <-l.arrived:
+			if came == step {
+				return
+			}
+		case <-ctx.Done():
+			t.Fatalf("no request of step %s", step)
+		}
+	}
+}
+
+func (l *stepLedger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	step := strings.TrimPrefix(r.URL.Path, "/")
+	_, _ = io.Copy(io.Discard, r.Body) // only then the end of the connection ends the context
+	l.mu.Lock()
+	if key := r.Header.Get("Idempotency-Key"); !slices.Contains(l.keys[step], key) {
+		l.keys[step] = append(l.keys[step], key)
+	}
+	hold := l.held[step]
+	delete(l.held, step)
+	l.mu.Unlock()
+	l.arrived <- step
+	if hold { // until the server is killed
+		<-r.Context().Done()
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"status":"SUCCESS","confidence_level":"HIGH","result_json":{"text":"Did %s."}}`, step)
+}
+
+// A workflow of three steps, of which two run together, goes on over 20 kills of its server: at a request of each step,
+// before or after it is answered. Each step has its effect once.
+func TestWorkflowStepOnceOverKills(t *testing.T) {
+	const kills = 20
+	l := &stepLedger{keys: map[string][]string{}, held: map[string]bool{}, arrived: make(chan string, 1000)}
+	service := httptest.NewServer(l)
+	t.Cleanup(service.Close)
+	var files strings.Builder
+	files.WriteString(">> desk.toml\nname = \"desk\"\nkind = \"orchestrator\"\nprompt = 'on case say {\"primary_intent\":\"case\",\"intent_confidence\":1,\"workflow\":\"case\"}'\n" +
+		"[workflow.case]\ndescription = \"a case\"\non_step_failure = \"partial\"\n")
+	steps := []string{"one", "two", "three"}
+	for i, step := range steps {
+		fmt.Fprintf(&files, "[[workflow.case.steps]]\nname = %q\ncapability = \"DO_%s\"\nparallel = %v\n", step, strings.ToUpper(step), i == 2)
+	}
+	for _, step := range steps {
+		fmt.Fprintf(&files, ">> %s.toml\nname = %q\ntools = [\"do.%s\"]\nprompt = 'on inputs_json use do.%s {}'\n[[provides]]\ncode = \"DO_%s\"\ndescription = \"d\"\n"+
+			">> tool_%s.toml\n[tool]\ntool_name = \"do.%s\"\nurl = \"%s/%s\"\nidempotent = true\n", step, step, step, step, strings.ToUpper(step), step, step, service.URL, step)
+	}
+	dir, folder := filepath.Join(t.TempDir(), "data"), writeFiles(t, files.String())
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	start := func() *server { return startServerAt(t, dir, address, "--agents", folder) }
+	s := start()
+	for i := range kills {
+		at := steps[i%len(steps)]
+		l.mu.Lock()
+		clear(l.keys)
+		l.held[at] = i%2 == 0
+		l.mu.Unlock()
+		code, out, stderr := runProgram(t, "call", "desk", "a case please", "--session", fmt.Sprint("s", i), "--async", "--server", s.url)
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		l.await(t, at)
+		s.stop(syscall.SIGKILL)
+		s = start()
+		var run struct {
+			Status string `json:"status"`
+			Answer string `json:"text"`
+		}
+		waitUntil(t, "the end of the run", func() bool { // 503 while the server loads its open runs
+			code, err := s.request("GET", "/v1/runs/"+strings.TrimSpace(out), "", "", &run)
+			return err == nil && code == 200 && slices.Contains([]string{"DONE", "FAILED"}, run.Status)
+		})
+		if want := "One: Did one. Confidence: high.\n\nTwo: Did two. Confidence: high.\n\nThree: Did three. Confidence: high."; run.Status != "DONE" || run.Answer != want {
+			t.Fatalf("kill %d at %s: the run is %s: %s", i, at, run.Status, run.Answer)
+		}
+		l.mu.Lock()
+		for _, step := range steps {
+			if n := len(l.keys[step]); n != 1 {
+				t.Errorf("kill %d at %s: step %s was begun %d times", i, at, step, n)
+			}
+		}
+		l.mu.Unlock()
+		for len(l.arrived) > 0 {
+			<-l.arrived
+		}
+	}
+}
