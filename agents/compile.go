@@ -80,7 +80,7 @@ func toolSpecsOf(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 			continue
 		}
 		description := t.Description
-		if (name == tools.CallAgent || name == tools.AgentCall || name == tools.RequestCapability) && spec.Agents != nil {
+		if (name == tools.CallAgent || name == tools.AgentCall || name == tools.DebateCall || name == tools.RequestCapability) && spec.Agents != nil {
 			description += " You may call: " + strings.Join(spec.Agents, ", ") + "."
 			if len(spec.Agents) == 0 {
 				continue

@@ -253,7 +253,7 @@ func (s *Spec) requests() []string {
 
 // sends returns the agents to which the agent may make detached calls; nil: any.
 func (s *Spec) sends() []string {
-	if !slices.Contains(s.Tools, tools.AgentCall) {
+	if !slices.Contains(s.Tools, tools.AgentCall) && !slices.Contains(s.Tools, tools.DebateCall) {
 		return []string{}
 	}
 	return s.Agents

@@ -59,6 +59,20 @@ func Pending(c Correlation) []byte {
 	return encodeMembers(append([]member{{"status", quoted("pending")}}, c.members()...))
 }
 
+// PendingCalls returns the immediate answer to the agent that makes several detached calls, of these agents.
+func PendingCalls(agents []string, calls []Correlation) []byte {
+	all := make([]jsontext.Value, len(calls))
+	for i := range calls {
+		all[i] = encodeMembers(append([]member{{"agent", quoted(agents[i])}}, calls[i].members()...))
+	}
+	return encodeMembers([]member{{"status", quoted("pending")}, {"calls", invariant.Must(json.Marshal(all))}})
+}
+
+// Forgotten returns the immediate answer to the agent that makes a detached call whose outcome it does not want.
+func Forgotten(c Correlation) []byte {
+	return encodeMembers(append([]member{{"status", quoted("working")}}, c.members()...))
+}
+
 // Task is a detached call without an outcome, as its asker reads it.
 type Task struct {
 	Correlation

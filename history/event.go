@@ -90,6 +90,9 @@ func (k Kind) String() string {
 // Delivered is the What of the Admit of a run whose message is the outcome of a detached call.
 const Delivered = "delivered"
 
+// Silent is the What of a Detach whose outcome is not delivered.
+const Silent = "silent"
+
 // Parked is the What of a Hold and a Resume of a run that is parked and continues, Queued the
 // Why of one whose turn has made no step.
 const (

@@ -55,17 +55,41 @@ func (m mail) plan(t *turn, out *actor.Ask) *actor.Answer {
 	if given.Poll {
 		return m.poll(out.Name)
 	}
-	p, refusal := m.check(t, out, input, given)
-	if refusal != nil {
-		m.cell.addJitter(refusal)
-		return &actor.Answer{Refusal: refusal}
+	before, callees := len(t.detached), []string{out.Name}
+	if given.Participants != nil {
+		callees = given.Participants
 	}
-	t.detached = append(t.detached, p)
-	answer := tools.JSON(contract.Pending(correlation(&p)))
-	if out.Timeout > m.cell.limits.AgentCallTimeoutMax {
-		answer.Warnings = []string{fmt.Sprintf("the timeout of %d ms is reduced to %d ms, the maximum", out.Timeout.Milliseconds(), p.Clock.Left.Milliseconds())}
+	for _, name := range callees { // all or none
+		one := *out
+		one.Name = name
+		p, refusal := m.check(t, &one, input, given)
+		if refusal != nil {
+			t.detached = t.detached[:before]
+			m.cell.addJitter(refusal)
+			return &actor.Answer{Refusal: refusal}
+		}
+		t.detached = append(t.detached, p)
+	}
+	answer := tools.JSON(immediate(callees, t.detached[before:], given))
+	if max := m.cell.limits.AgentCallTimeoutMax; out.Timeout > max {
+		answer.Warnings = []string{fmt.Sprintf("the timeout of %d ms is reduced to %d ms, the maximum", out.Timeout.Milliseconds(), max.Milliseconds())}
 	}
 	return &answer
+}
+
+// immediate returns the immediate answer to an agent that makes calls.
+func immediate(callees []string, made []store.Pending, given tools.Detached) []byte {
+	var all []contract.Correlation
+	for i := range made {
+		all = append(all, correlation(&made[i]))
+	}
+	switch {
+	case given.Participants != nil:
+		return contract.PendingCalls(callees, all)
+	case given.Forget:
+		return contract.Forgotten(all[0])
+	}
+	return contract.Pending(all[0])
 }
 
 // check returns the row of a detached call, or the reason to refuse it.
@@ -82,7 +106,7 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 	to, err := tools.Target(target, m.act.id)
 	switch rounds, rows := run.Call.Extensions.Rounds(), len(m.act.journal.Mail.Rows)+len(t.detached); {
 	case err != nil:
-		refusal = actor.Refuse(actor.Invalid, "%s: agent: %v", tools.AgentCall, err)
+		refusal = actor.Refuse(actor.Invalid, "%s: agent: %v", given.Tool, err)
 		refusal.Field = "agent"
 	case !m.act.durable:
 		refusal = actor.Refuse(actor.Rejected, "agent %s has durability none, so nothing would keep its pending calls: use %s", m.act.id.Agent, tools.CallAgent)
@@ -93,7 +117,7 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 	case rows >= store.PendingMax:
 		refusal = actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "%s has %d detached calls pending, at most %d allowed: wait for their outcomes", m.act.id, rows, store.PendingMax)
 	case len(input) > SkillInputMax:
-		refusal = actor.Refuse(actor.Invalid, "%s: input: %d bytes exceed the maximum of %d", tools.AgentCall, len(input), SkillInputMax)
+		refusal = actor.Refuse(actor.Invalid, "%s: input: %d bytes exceed the maximum of %d", given.Tool, len(input), SkillInputMax)
 		refusal.Field = "input"
 	}
 	if refusal != nil {
@@ -117,7 +141,13 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited()
 	message := contract.Invocation{Skill: out.Operation, Mode: given.Mode, Input: input, Correlation: call.ID, ReturnTo: m.act.id, Timeout: left}
 	call.Parts = actor.Text(string(message.Encode()))
-	return store.Pending{Call: call, Tool: tools.AgentCall, Skill: out.Operation, Client: given.Client, At: c.now, Clock: actor.NewClock(c.now, left)}, nil
+	if given.Rounds > 0 {
+		call.Extensions = call.Extensions.WithRounds(max(run.Call.Extensions.Rounds(), RoundsMax-given.Rounds))
+	}
+	if given.Forget {
+		return store.Pending{Call: call, Tool: given.Tool, Skill: out.Operation, Client: given.Client, At: c.now, Late: true, Silent: true, Clock: actor.NewClock(c.now, call.Left+lateGrace)}, nil
+	}
+	return store.Pending{Call: call, Tool: given.Tool, Skill: out.Operation, Client: given.Client, At: c.now, Clock: actor.NewClock(c.now, left)}, nil
 }
 
 // correlation identifies a detached call to its asker.
@@ -176,7 +206,7 @@ func (m mail) outcomeOf(id actor.CallID) []byte {
 }
 
 func taskOf(p *store.Pending) contract.Task {
-	return contract.Task{Correlation: correlation(p), Agent: p.Call.To.Agent, Skill: p.Skill, At: p.At, Timeout: p.Clock.Left, Late: p.Late, Waits: p.Waits}
+	return contract.Task{Correlation: correlation(p), Agent: p.Call.To.Agent, Skill: p.Skill, At: p.At, Timeout: p.Clock.Left, Late: p.Late && !p.Silent, Waits: p.Waits}
 }
 
 // listed returns the names as a list, or none in its place.
@@ -204,7 +234,11 @@ func (m mail) send(t *turn) {
 	for i := range planned {
 		p := &planned[i]
 		m.cell.record(m.act, store.Detached{Pending: *p}, store.Shown{})
-		m.cell.emit(history.Event{Kind: history.Detach, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left})
+		e := history.Event{Kind: history.Detach, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left}
+		if p.Silent {
+			e.What = history.Silent
+		}
+		m.cell.emit(e)
 		m.request(p)
 	}
 }

@@ -106,7 +106,7 @@ func (n *node) delivered(id actor.ID) (all []string) {
 			Error                       struct{ Code string }
 		}
 		of, ok := m.Extensions.Provenance()
-		if err := json.Unmarshal([]byte(actor.TextOf(m.Parts)), &v, json.MatchCaseInsensitiveNames(true)); err != nil || !ok || of.Tool != tools.AgentCall || of.Correlation.String() != v.CorrelationID || m.Role != actor.RoleUser {
+		if err := json.Unmarshal([]byte(actor.TextOf(m.Parts)), &v, json.MatchCaseInsensitiveNames(true)); err != nil || !ok || of.Tool != tools.AgentCall && of.Tool != tools.DebateCall || of.Correlation.String() != v.CorrelationID || m.Role != actor.RoleUser {
 			n.t.Errorf("delivered %s %s with %+v, %v", m.Role, actor.TextOf(m.Parts), of, err)
 		}
 		all = append(all, strings.TrimSuffix(fmt.Sprint(v.Kind, " ", v.Status, " ", v.Output, v.Error.Code), "<nil>"))
@@ -225,6 +225,95 @@ func TestLateAnswerIsRecorded(t *testing.T) {
 	}
 	if task, err := actor.ParseCallID(p.TaskID); err != nil || n.runs[task].Outcome != actor.Succeeded {
 		t.Errorf("the run of the callee is %+v, %v", n.runs[task], err)
+	}
+}
+
+// usingFor returns an agent like sending, whose lines are inputs of another tool.
+func usingFor(tool string) script {
+	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		action, err := sending()(b, answers)
+		for i := range action.Asks {
+			action.Asks[i].Name = tool
+		}
+		return action, err
+	}
+}
+
+// Each participant of a debate has a correlation, and its outcome is a message of its own.
+func TestDebateAsksEachParticipant(t *testing.T) {
+	var got string
+	n := newNode(t, 1, agent("a", usingFor(tools.DebateCall)), agent("b", receives(&got, "yes")), agent("c", sleeping(5*time.Second)), agent("d", echo(), func(d *actor.Definition) { d.Skills = []string{"look"} }))
+	run := n.send("a/s-1", `{"participants":["b","c"],"topic":"rain","rounds":2,"timeout":9000}`)
+	var p struct {
+		Status string
+		Calls  []struct{ Agent, CorrelationID, TaskID string }
+	}
+	if err := json.Unmarshal([]byte(n.result(run)), &p, json.MatchCaseInsensitiveNames(true)); err != nil || p.Status != "pending" || len(p.Calls) != 2 || p.Calls[0].Agent != "b" ||
+		p.Calls[1].Agent != "c" || p.Calls[0].CorrelationID == p.Calls[1].CorrelationID || p.Calls[0].TaskID != p.Calls[0].CorrelationID {
+		t.Fatalf("got %s, %v", n.result(run), err)
+	}
+	if want := `{"kind":"skill_invocation","skill":"debate","mode":"critique","input":{"topic":"rain","participants":["b","c"],"rounds":2},"correlationId":"` + p.Calls[0].CorrelationID + `","returnTo":"agent:a:s-1","timeout":9000}`; got != want {
+		t.Errorf("the participant got\n%s want\n%s", got, want)
+	}
+	n.advance(10 * time.Second)
+	n.wantDelivered("skill_response completed yes", "skill_response completed slept")
+	for input, want := range map[string]string{
+		`{"participants":["b","b"],"topic":"x"}`:        "Invalid",
+		`{"participants":[],"topic":"x"}`:               "Invalid",
+		`{"participants":["b","nobody"],"topic":"x"}`:   "NotFound",
+		`{"participants":["b","d"],"topic":"x"}`:        "Invalid", // it has no skill debate
+		`{"participants":["b"],"topic":"x","rounds":9}`: "Invalid",
+	} {
+		n.want(n.send("a/s-1", input), want)
+	}
+	if got := n.delivered(alice); len(got) != 2 { // a refused debate asks nobody
+		t.Errorf("delivered %q", got)
+	}
+}
+
+// A debate has as many rounds as it says.
+func TestRoundsOfDebate(t *testing.T) {
+	again := func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskTool, Name: tools.DebateCall, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"participants":["b"],"topic":"x","rounds":3}`)}}}}}, nil
+		}
+		return actor.Complete(actor.Text(detachedText(answers[0][0]))), nil
+	}
+	n := newNode(t, 1, agent("a", again), agent("b", echo()))
+	n.send("a/s-1", "begin")
+	n.advance(time.Hour)
+	if got := n.delivered(alice); len(got) != 3 {
+		t.Errorf("%d rounds, want 3", len(got))
+	}
+}
+
+// The outcome of a call with timeoutSeconds 0 is not delivered, over a restart, and can be read. No other spelling does that.
+func TestForgottenCallIsNotDelivered(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		n := newNode(t, 1, agent("a", sending()), agent("b", sleeping(5*time.Second)))
+		run := n.send("a/s-1", `{"agent":"b","skill":"look","timeoutSeconds":0}`)
+		var p pending
+		if err := json.Unmarshal([]byte(n.result(run)), &p, json.MatchCaseInsensitiveNames(true)); err != nil || p.Status != "working" || p.TaskID == "" {
+			t.Fatalf("got %s, %v", n.result(run), err)
+		}
+		if restarts {
+			n.restart(1)
+		}
+		n.advance(time.Minute)
+		n.wantDelivered()
+		task, err := actor.ParseCallID(p.TaskID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.runs[task].Outcome != actor.Succeeded || !strings.Contains(string(n.journalOf(alice).Mail.LateTo(task)), `"output":"slept"`) {
+			t.Errorf("the call was not made: %+v", n.runs[task])
+		}
+		if len(n.journalOf(alice).Mail.Rows) > 0 || n.expiryIndex[alice] != 0 {
+			t.Error("its row is left")
+		}
+		for _, input := range []string{`{"agent":"b","skill":"x","timeout":0}`, `{"agent":"b","skill":"x","timeout_ms":0}`, `{"agent":"b","skill":"x","timeoutSeconds":0,"timeout":1000}`} {
+			n.want(n.send("a/s-1", input), "Invalid")
+		}
 	}
 }
 

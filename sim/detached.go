@@ -60,6 +60,10 @@ func (d generator) detachedCall(levels int, self string) instruction {
 	}
 	o.verb = "send"
 	switch w.entropy.Int(4) {
+	case 1:
+		if w.entropy.Int(2) == 0 {
+			o.ms = silentMS
+		}
 	case 2:
 		o.ms = 1 + w.entropy.Int(2000) // the answer may be late
 	case 3:
@@ -67,6 +71,9 @@ func (d generator) detachedCall(levels int, self string) instruction {
 	}
 	return o
 }
+
+// silentMS in place of a time has the outcome not delivered.
+const silentMS = 9999
 
 // sendAgain in an answer has the asker make a detached call again, with the same word in its answer.
 const sendAgain = "encore"
@@ -84,7 +91,10 @@ func (p *Plan) agent(name string) *actor.Definition {
 // agentCallInput returns the input of agent_call for the instruction.
 func (o instruction) agentCallInput() []byte {
 	in := map[string]any{"agent": o.name, "skill": "run", "input": map[string]string{"script": o.script}}
-	if o.ms > 0 {
+	switch {
+	case o.ms == silentMS:
+		in["timeoutSeconds"] = 0
+	case o.ms > 0:
 		in["timeout"] = o.ms
 	}
 	return invariant.Must(json.Marshal(in))

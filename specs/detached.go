@@ -31,7 +31,7 @@ type detachedState uint8
 
 const (
 	detachedPending detachedState = iota
-	detachedSettled               // its message is delivered
+	detachedSettled               // its message is delivered, or is not wanted
 	detachedOver                  // nothing is awaited any longer
 )
 
@@ -82,6 +82,9 @@ func (d detachedCalls) made(a *actorState, e *history.Event) {
 	case !c.agentExists(e.Peer):
 	default:
 		k := &detachedCall{id: e.Call, actor: a, to: e.Peer, left: e.Left, clock: startStopwatch(a.cell.node, e.At), made: c.observation}
+		if e.What == history.Silent { // nobody waits for its outcome
+			k.state = detachedSettled
+		}
 		d.calls[k.id] = k
 		c.recordChange(change{kind: detachedMade, run: &run{id: k.id, actor: a}, detached: k})
 	}

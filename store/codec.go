@@ -24,7 +24,7 @@ import (
 //  8. transcripts; extensions and times of journals; Appended
 //  9. decisions about tool calls; holds and times of runs
 //  10. detached calls
-//  11. detached calls with a correlation of their asker
+//  11. detached calls with a correlation of their asker, silent ones, late responses
 const CodecVersion = 11
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.

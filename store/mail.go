@@ -49,7 +49,8 @@ type Pending struct {
 	Reserve uint32      // number of calls that the turn for the outcome may make; those that the asking run has left at its end
 	Waits   actor.Hold  // what the callee waits for; zero: nothing
 	Holds   uint64      // highest N of a Noticed record
-	Late    bool        // it has timed out
+	Late    bool        // it has timed out, or is silent
+	Silent  bool        // its asker does not want the outcome
 }
 
 // Row returns the row of a detached call, or nil.
@@ -205,11 +206,12 @@ func (w *encoder) pending(p *Pending) {
 	w.Hold(p.Waits)
 	w.Uint(p.Holds)
 	w.Bool(p.Late)
+	w.Bool(p.Silent)
 }
 
 func (r decoder) pending() Pending {
 	return Pending{Call: r.Call(), Tool: r.String(actor.TextBytesMax), Skill: r.String(actor.TextBytesMax), Client: r.String(actor.TextBytesMax), At: r.time(), Clock: r.clock(),
-		Reserve: r.uint32("reserve"), Waits: r.Hold(), Holds: r.Uint(), Late: r.Bool()}
+		Reserve: r.uint32("reserve"), Waits: r.Hold(), Holds: r.Uint(), Late: r.Bool(), Silent: r.Bool()}
 }
 
 func (w *encoder) mail(m *Mail) {

@@ -53,7 +53,7 @@ const agentCallSchema = `{
 // are not told of.
 const detachedMembers = `
     "timeout_ms": {"type": "integer", "minimum": 1},
-    "timeoutSeconds": {"type": "number", "exclusiveMinimum": 0},
+    "timeoutSeconds": {"type": "number", "minimum": 0},
     "correlationId": {"type": "string", "minLength": 1},
     "returnTo": {"type": "string"},`
 
@@ -79,8 +79,13 @@ func ReturnAddress(of actor.ID) string { return "agent:" + of.Agent + ":" + of.K
 // part, after the input. The Name of an ask that makes calls is the callee, that of others a task.
 type Detached struct {
 	Poll   bool   `json:"poll,omitzero"` // what is pending is asked for, and no call is made
+	Tool   string `json:"tool,omitzero"` // that makes the calls
 	Mode   string `json:"mode,omitzero"`
 	Client string `json:"client,omitzero"` // correlation that the agent has given as its own
+	Forget bool   `json:"forget,omitzero"` // the outcome is not delivered
+
+	Participants []string `json:"participants,omitzero"` // all callees of a debate
+	Rounds       int      `json:"rounds,omitzero"`       // maximum number of outcomes that may follow from each other, this one included; 0 is that of the runtime
 }
 
 // DetachedOf returns what an ask of kind AskDetach has.
@@ -98,6 +103,9 @@ type detachedInput struct {
 	ReturnTo    *string  `json:"returnTo"`
 	Mode        string   `json:"mode"`
 }
+
+// forgets reports whether the outcome is not wanted: only this spelling says so.
+func (in *detachedInput) forgets() bool { return in.TimeoutS != nil && *in.TimeoutS == 0 }
 
 // check validates the members, and returns the time that they state.
 func (in *detachedInput) check(tool string, ec *ExecutionContext) (actor.Duration, *Result) {
@@ -117,6 +125,14 @@ func (in *detachedInput) check(tool string, ec *ExecutionContext) (actor.Duratio
 		scale float64
 	}{{"timeout", in.Timeout, 1}, {"timeout_ms", in.TimeoutMS, 1}, {"timeoutSeconds", in.TimeoutS, 1000}} {
 		if given.value == nil {
+			continue
+		}
+		if in.forgets() {
+			if first != "" {
+				_, r := refuse(invalid(tool, given.name, fmt.Sprintf("0 is another time than that in %s", first)))
+				return 0, r
+			}
+			first = given.name
 			continue
 		}
 		d := max(millis(*given.value*given.scale), 1)
@@ -157,7 +173,7 @@ func planAgentCall(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
 	if err := in.Input.Compact(); err != nil {
 		return refuse(invalid(AgentCall, "input", "want a JSON object"))
 	}
-	return detachedAsk(in.Agent, in.Skill, timeout, in.Input, Detached{Mode: cmp.Or(in.Mode, "execute"), Client: in.Correlation}), nil
+	return detachedAsk(in.Agent, in.Skill, timeout, in.Input, Detached{Tool: AgentCall, Mode: cmp.Or(in.Mode, "execute"), Client: in.Correlation, Forget: in.forgets()}), nil
 }
 
 func detachedAsk(agent, skill string, timeout actor.Duration, input jsontext.Value, d Detached) actor.Ask {

@@ -46,4 +46,6 @@ func planAgentPoll(input []byte, _ ExecutionContext) (actor.Ask, *Result) {
 }
 
 // IsDetached reports whether a tool is one about detached calls, which the runtime answers at once.
-func IsDetached(tool string) bool { return tool == AgentCall || tool == AgentPoll }
+func IsDetached(tool string) bool {
+	return tool == AgentCall || tool == AgentPoll || tool == DebateCall
+}
