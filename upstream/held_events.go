@@ -4,12 +4,15 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -35,12 +38,18 @@ func (h *heldEvent) pass(b []byte) []byte {
 	return event.Append(b)
 }
 
-// heldEvents are events that are held back because the end of their text may begin a secret. If it
-// does, the text is masked; otherwise they are passed on as they are.
+// heldEvents are events that are held back because the end of one of their texts may begin a secret. If
+// it does, the text is masked; otherwise they are passed on as they are.
 type heldEvents struct {
-	mask masker
-	all  []heldEvent
-	text string // of all
+	mask  masker
+	all   []heldEvent
+	texts []heldText // of all
+}
+
+// heldText is a text that comes in pieces, such as the content of a choice or the arguments of a tool call.
+type heldText struct {
+	path string // see eventPiece
+	text string
 }
 
 // add returns the events that can be passed on, with a new one as the last.
@@ -49,28 +58,62 @@ func (h *heldEvents) add(e heldEvent) []byte {
 		return e.pass(nil)
 	}
 	e.raw = bytes.Clone(e.raw) // the reader uses the memory again
-	h.all, h.text = append(h.all, e), h.text+deltaText(e.data)
-	if masked := h.mask.secrets.redact(h.text); masked != h.text {
-		at := h.mask.begin(masked)
-		text, rest := masked[:at], masked[at:]
-		last := heldEvent{frame: e.frame, data: e.data}
-		for i := range h.all {
-			if deltaText(h.all[i].data) != "" { // the first one has all of it
-				h.all[i].data = withDeltaText(h.all[i].data, text)
-				text = ""
-			}
-		}
-		b := h.release()
-		if rest != "" { // an event of its own, because it may begin another secret
-			last.data = withDeltaText(last.data, rest)
-			h.all, h.text = append(h.all, last), rest
-		}
-		return b
+	h.hold(e)
+	changed, waits := false, false
+	for _, t := range h.texts {
+		changed = changed || h.mask.secrets.redact(t.text) != t.text
+		waits = waits || h.mask.begin(t.text) < len(t.text)
 	}
-	if h.mask.begin(h.text) < len(h.text) && len(h.all) < heldEventsMax {
+	switch {
+	case changed:
+		return h.masked()
+	case waits && len(h.all) < heldEventsMax:
 		return nil
 	}
 	return h.release()
+}
+
+func (h *heldEvents) hold(e heldEvent) {
+	h.all = append(h.all, e)
+	for _, p := range eventPieces(e.data) {
+		i := slices.IndexFunc(h.texts, func(t heldText) bool { return t.path == p.path })
+		if i < 0 {
+			i = len(h.texts)
+			h.texts = append(h.texts, heldText{path: p.path})
+		}
+		h.texts[i].text += p.text
+	}
+}
+
+// masked returns the events with their texts masked. The first event with a piece of a text gets all of
+// it. An end that may begin another secret becomes an event of its own, which is held.
+func (h *heldEvents) masked() []byte {
+	var rests []heldEvent
+	for _, t := range h.texts {
+		text := h.mask.secrets.redact(t.text)
+		at := h.mask.begin(text)
+		if text == t.text && at == len(text) {
+			continue
+		}
+		rest, last := text[at:], 0
+		text = text[:at]
+		for i := range h.all {
+			for j, p := range eventPieces(h.all[i].data) {
+				if p.path == t.path {
+					h.all[i].data = withPiece(h.all[i].data, j, text)
+					text, last = "", i
+				}
+			}
+		}
+		if rest != "" {
+			rests = append(rests, heldEvent{frame: h.all[last].frame, data: withOnlyPiece(h.all[last].data, t.path, rest)})
+		}
+	}
+	b := h.release()
+	for _, e := range rests {
+		h.hold(e)
+	}
+	return b
 }
 
 // release returns the events, of which none is held any longer.
@@ -78,45 +121,114 @@ func (h *heldEvents) release() (b []byte) {
 	for i := range h.all {
 		b = h.all[i].pass(b)
 	}
-	h.all, h.text = h.all[:0], ""
+	h.all, h.texts = h.all[:0], h.texts[:0]
 	return b
 }
 
-// deltaText returns the text in the first choice of an event, "" if there is none.
-func deltaText(data []byte) string {
-	var c struct {
-		Choices []struct {
-			Delta struct {
-				Content wireText `json:"content"`
-			} `json:"delta"`
-		} `json:"choices"`
-	}
-	if unmarshal(data, &c, lenient) != nil || len(c.Choices) == 0 {
-		return ""
-	}
-	return string(c.Choices[0].Delta.Content)
+// eventPiece is a piece of a text in an event.
+type eventPiece struct {
+	path string // steps from the event, each ended by a zero byte: the name of a member, or # and the index of an element
+	text string
+	at   span // in the event
 }
 
-// withDeltaText returns an event for which deltaText is not empty, with another text in its place.
-func withDeltaText(data []byte, text string) []byte {
-	object := func(value []byte) (all map[string]jsontext.Value) {
-		if json.Unmarshal(value, &all) != nil {
-			return map[string]jsontext.Value{}
-		}
-		return all
+// eventPieces returns the texts in the deltas of an event, in their order. An element of a list is known
+// by its member index, as clients know choices and tool calls.
+func eventPieces(data []byte) (all []eventPiece) {
+	var event members
+	if event.read(data, lenient) != nil {
+		return nil
 	}
-	event := object(data)
-	var choices []jsontext.Value
-	if json.Unmarshal(event["choices"], &choices) != nil || len(choices) == 0 {
+	choices := event["choices"].value
+	for _, c := range elementsOf(data, choices) {
+		var choice members
+		if choice.read(data[c.at.from:c.at.to], lenient) != nil {
+			continue
+		}
+		if delta, ok := choice["delta"]; ok {
+			at := span{c.at.from + delta.value.from, c.at.from + delta.value.to}
+			all = appendPieces(all, data, at, "choices\x00#"+c.index+"\x00delta\x00")
+		}
+	}
+	return all
+}
+
+func appendPieces(all []eventPiece, data []byte, at span, path string) []eventPiece {
+	switch value := jsontext.Value(data[at.from:at.to]); value.Kind() {
+	case '"':
+		return append(all, eventPiece{path, scalarText(value), at})
+	case '{':
+		var of members
+		if of.read(value, lenient) != nil {
+			return all
+		}
+		names := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Compare(of[a].name, of[b].name) })
+		for _, name := range names {
+			m := of[name].value
+			all = appendPieces(all, data, span{at.from + m.from, at.from + m.to}, path+name+"\x00")
+		}
+	case '[':
+		for _, e := range elementsOf(data, at) {
+			all = appendPieces(all, data, e.at, path+"#"+e.index+"\x00")
+		}
+	}
+	return all
+}
+
+// element is an element of a list.
+type element struct {
+	index string // its member index, or else its position
+	at    span
+}
+
+func elementsOf(data []byte, list span) (all []element) {
+	d := jsontext.NewDecoder(bytes.NewReader(data[list.from:list.to]), lenient)
+	if token, err := d.ReadToken(); err != nil || token.Kind() != '[' {
+		return nil
+	}
+	for d.PeekKind() != ']' {
+		value, err := d.ReadValue()
+		if err != nil {
+			return all
+		}
+		to := list.from + int(d.InputOffset())
+		e := element{strconv.Itoa(len(all)), span{to - len(value), to}}
+		var of struct {
+			Index jsontext.Value `json:"index"`
+		}
+		if value.Kind() == '{' && json.Unmarshal(value, &of, lenient) == nil && of.Index.Kind() == '0' {
+			e.index = string(of.Index)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// withPiece returns an event with another text in place of one of its pieces.
+func withPiece(data []byte, i int, text string) []byte {
+	at := eventPieces(data)[i].at
+	return slices.Concat(data[:at.from], marshal(text), data[at.to:])
+}
+
+// withOnlyPiece returns an event like another one whose only text is a piece with this path.
+func withOnlyPiece(data []byte, path, text string) []byte {
+	value := jsontext.Value(marshal(text))
+	for _, step := range slices.Backward(strings.Split(strings.TrimSuffix(path, "\x00"), "\x00")) {
+		index, isElement := strings.CutPrefix(step, "#")
+		switch {
+		case isElement && value.Kind() == '{':
+			value = slices.Concat([]byte(`[{"index":`+index+`,`), value[1:], []byte("]"))
+		case isElement:
+			value = slices.Concat([]byte("["), value, []byte("]"))
+		default:
+			value = slices.Concat([]byte("{"), marshal(step), []byte(":"), value, []byte("}"))
+		}
+	}
+	var event, piece map[string]jsontext.Value
+	if json.Unmarshal(data, &event, lenient) != nil || json.Unmarshal(value, &piece) != nil {
 		return []byte("{}")
 	}
-	choice := object(choices[0])
-	delta := object(choice["delta"])
-	delta["content"] = marshal(text)
-	encode := func(v any) jsontext.Value { return invariant.Must(json.Marshal(v, json.Deterministic(true))) }
-	choice["delta"] = encode(delta)
-	choices = slices.Clone(choices)
-	choices[0] = encode(choice)
-	event["choices"] = encode(choices)
-	return encode(event)
+	delete(event, "usage")
+	event["choices"] = piece["choices"]
+	return marshal(event)
 }

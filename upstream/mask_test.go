@@ -127,6 +127,62 @@ func TestKeyOfModelIsMaskedInItsLastEvent(t *testing.T) {
 	}
 }
 
+// A key is masked in each choice, and in each text of its deltas, also if they come in turns.
+func TestKeyOfModelIsMaskedInEveryTextOfStreams(t *testing.T) {
+	deltas := map[string]string{
+		"content":              `{"content":%q}`,
+		"another choice":       `{"content":%q}`,
+		"refusal":              `{"refusal":%q}`,
+		"thought":              `{"reasoning_content":%q}`,
+		"arguments":            `{"tool_calls":[{"index":0,"function":{"arguments":%q}}]}`,
+		"second call":          `{"tool_calls":[{"function":{"arguments":%q},"index":1}]}`,
+		"call without index":   `{"tool_calls":[{"function":{"arguments":%q}}]}`,
+		"arguments before all": `{"function_call":{"arguments":%q}}`,
+	}
+	for name, delta := range deltas {
+		choice := map[bool]int{true: 1}[name == "another choice"]
+		event := func(text string) string {
+			return fmt.Sprintf(`data: {"id":"x","choices":[{"index":%d,"delta":`+delta+`,"finish_reason":null}]}`+"\n\n", choice, text)
+		}
+		const other = `data: {"id":"x","choices":[{"index":7,"delta":{"role":"assistant","content":"b"}}]}` + "\n\n"
+		const end = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n"
+		show := func(body string) string {
+			r := &ChatReader{name: "model m", secrets: Secrets{maskedKey}}
+			if _, failure := r.restart("text/event-stream"); failure != nil {
+				t.Fatal(failure.Refusal)
+			}
+			all, failure := r.Decode([]byte(body))
+			if failure != nil || !r.Done() {
+				t.Fatalf("%s: %v", name, failure)
+			}
+			passed := ""
+			for _, d := range all {
+				passed += d.Text
+			}
+			return passed + string(r.Tail())
+		}
+		texts := func(passed string) (text string) {
+			for line := range strings.Lines(passed) {
+				for _, p := range eventPieces([]byte(strings.TrimPrefix(line, "data: "))) {
+					if strings.Contains(line, fmt.Sprintf(`"index":%d,"delta"`, choice)) {
+						text += p.text
+					}
+				}
+			}
+			return text
+		}
+		for cut := 1; cut < len(maskedKey); cut++ {
+			passed := show(event("it is "+maskedKey[:cut]) + other + event(maskedKey[cut:]+maskedKey[:3]) + other + event("."+maskedKey[:2]) + end)
+			if got, want := texts(passed), "it is ***"+maskedKey[:3]+"."+maskedKey[:2]; got != want || strings.Count(passed, `"content":"b"`) != 2 {
+				t.Fatalf("%s, cut at %d: got %q, want %q, in\n%s", name, cut, got, want, passed)
+			}
+		}
+		if body := event("no key "+maskedKey[:5]) + other + event(" of it") + end; show(body) != body {
+			t.Errorf("%s: a stream without a key has changed to\n%s", name, show(body))
+		}
+	}
+}
+
 // The same holds for requests that are passed on, and for a key in the URL of a model.
 func TestKeyOfModelIsMaskedInChats(t *testing.T) {
 	inURL := "http://models.example/v1?api-version=1&key=" + maskedKey + "+b"
