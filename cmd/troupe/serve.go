@@ -200,6 +200,7 @@ func (c *ServeCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
+	defer node.LimitGarbage()()
 	// Before this line a signal ends the process at once. That is safe, because a
 	// start can be killed at any point.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)

@@ -7,18 +7,21 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"path"
 	goruntime "runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/troupe-run/troupe/dispatcher"
 )
 
 // actorMemoryPart divides the memory: the content of actors may take one such part. During a flood
-// of changes, each of which is copied several times, content and garbage together take about a
-// quarter of the memory.
+// of changes, each of which is copied several times, content and garbage together take a fifth to a
+// third of the memory: see LimitGarbage.
 const actorMemoryPart = 16
 
 // boundMemory lowers the bound of actors in memory to the share of one cell. Zero cells means one
@@ -31,6 +34,50 @@ func boundMemory(l dispatcher.Limits, cells int, system fs.FS) dispatcher.Limits
 	share := int(memory) / actorMemoryPart / cmp.Or(cells, goruntime.GOMAXPROCS(0))
 	l.ActorBytesMax = max(1, min(l.ActorBytesMax, share))
 	return l
+}
+
+// Parts of the memory limit of the Go runtime.
+const (
+	limitPart      = 5        // divides the memory
+	limitHeadroom  = 32 << 20 // stacks and others, in addition to the content
+	limitInterval  = time.Second
+	limitedContent = 4 // of 5 bytes: content that the limit leaves room for
+)
+
+// LimitGarbage makes a process collect garbage before it takes more than a fifth of the memory of its
+// machine or group, until stop is called. Without it, garbage is as large as the content, and a flood
+// of large requests doubles the memory. If GOMEMLIMIT is set, or the memory unknown, it does nothing.
+func LimitGarbage() (stop func()) {
+	memory := memoryOf(os.DirFS("/"))
+	before := debug.SetMemoryLimit(-1)
+	if memory == math.MaxInt64 || before != math.MaxInt64 {
+		return func() {}
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer debug.SetMemoryLimit(before)
+		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		ticker := time.NewTicker(limitInterval)
+		defer ticker.Stop()
+		for {
+			metrics.Read(live)
+			debug.SetMemoryLimit(garbageLimit(memory, int64(live[0].Value.Uint64())))
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+// garbageLimit returns the memory limit of a process whose heap had this much content after the last
+// collection. Content of nearly a fifth of the memory gets room for garbage, so that collections stay
+// a small part of the work.
+func garbageLimit(memory, live int64) int64 {
+	return max(memory/limitPart, live/limitedContent*5+limitHeadroom)
 }
 
 // memoryOf returns the memory of the system or, if that is less, of the group of processes that this
