@@ -235,6 +235,9 @@ type Definition struct {
 	Requests []string
 	// Skills are what detached calls may ask of it; nil: anything.
 	Skills []string
+	// Coalesce reports whether outcomes of its detached calls that wait have one turn, that of the last one.
+	Coalesce bool
+
 	Kind   AgentKind
 	Spec   []byte // source spec as JSON; nil for a native agent
 	System bool   // part of Troupe itself; neither clients nor agents may call it

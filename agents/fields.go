@@ -49,6 +49,7 @@ var specFields = []field{
 	{"auth.env", KindExternal, text(actor.NameBytesMax, func(s *Spec) *string { return &s.Auth.Env }, checkAuthEnv)},
 
 	{"skills", "", list(SkillsMax, func(s *Spec) *[]string { return &s.Skills }, actor.CheckName)},
+	{"coalesce", "", boolean(func(s *Spec, b bool) { s.Coalesce = b })},
 	{"capabilities", "", list(CapabilitiesMax, func(s *Spec) *[]string { return &s.Capabilities }, actor.CheckName)},
 	{"code", "", text(3, func(s *Spec) *string { return &s.Code }, nil)},
 	{providesField, "", provides},

@@ -50,6 +50,7 @@ type Spec struct {
 
 	Capabilities []string `json:"capabilities,omitzero"` // tags
 	Skills       []string `json:"skills,omitzero"`       // what detached calls may ask of it; nil: anything
+	Coalesce     bool     `json:"coalesce,omitzero"`     // outcomes of its detached calls that wait have one turn
 
 	// What the agent does for others, under the contract between agents.
 	Code     string       `json:"code,omitzero"` // alias of the agent: three capitals such as ANL

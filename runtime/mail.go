@@ -435,6 +435,9 @@ func (m mail) next() (actor.CallID, bool) {
 	delivered := m.waiting()
 	if delivered != nil && (act.overtaken || act.mailbox.Count() == 0) {
 		act.overtaken = false
+		if def := m.cell.definitions.of(delivered); def != nil && def.Coalesce {
+			delivered = m.coalesce()
+		}
 		return delivered.Call.ID, true
 	}
 	q, ok := act.mailbox.Pop(m.cell.now)
@@ -452,6 +455,17 @@ func (m mail) waiting() *store.Run {
 		return nil
 	}
 	return all[0]
+}
+
+// coalesce ends all runs for outcomes that wait but the last one, whose turn reads the messages of the others as
+// earlier ones of the conversation.
+func (m mail) coalesce() *store.Run {
+	all := m.queue()
+	last := all[len(all)-1]
+	for _, run := range all[:len(all)-1] {
+		m.cell.stopRun(m.act, run, actor.Refuse(actor.Stopped, "its message is one of several outcomes, which the turn of run %s reads", last.Call.ID))
+	}
+	return m.act.journal.Run(last.Call.ID)
 }
 
 // queue returns the runs for outcomes that have no turn, in order.

@@ -372,6 +372,48 @@ func TestOutcomesAreDeliveredInOrder(t *testing.T) {
 	}
 }
 
+// Outcomes that wait have one turn, which reads all of them in their order.
+func TestWaitingOutcomesCoalesce(t *testing.T) {
+	var turns []string
+	hearing := func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if text := actor.TextOf(b.Call.Parts); strings.HasPrefix(text, `{"kind":`) {
+			var heard []string
+			for _, m := range append(b.Transcript, actor.ChatMessage{Parts: b.Call.Parts}) {
+				if _, rest, ok := strings.Cut(actor.TextOf(m.Parts), `"output":"`); ok {
+					heard = append(heard, rest[:5])
+				}
+			}
+			turns = append(turns, strings.Join(heard, " "))
+		} else if text == "busy" {
+			return sleeping(10*time.Second)(b, answers)
+		}
+		return sending()(b, answers)
+	}
+	n := newNode(t, 1, agent("a", hearing, func(d *actor.Definition) { d.Coalesce, d.Transcript = true, 100 }), agent("b", answersAfter(time.Second, "first")), agent("c", answersAfter(2*time.Second, "later")), agent("d", answersAfter(20*time.Second, "final")))
+	n.pendingOf(n.send("a/s-1", `{"agent":"c","skill":"x"}`+"\n"+`{"agent":"b","skill":"x"}`+"\n"+`{"agent":"d","skill":"x"}`))
+	n.send("a/s-1", "busy")
+	n.advance(5 * time.Second)
+	n.restart(1)
+	n.advance(time.Minute)
+	if want := []string{"first later", "first later final"}; !slices.Equal(turns, want) {
+		t.Errorf("the turns have %q, want %q", turns, want)
+	}
+	n.wantDelivered("skill_response completed first", "skill_response completed later", "skill_response completed final")
+	if j := n.journalOf(alice); len(j.Runs) > 0 {
+		t.Errorf("%d runs are open", len(j.Runs))
+	}
+}
+
+// answersAfter returns an agent that answers a text after a time.
+func answersAfter(d time.Duration, text string) script {
+	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: d}}}, nil
+		}
+		return actor.Complete(actor.Text(text)), nil
+	}
+}
+
 // A user's message waits for one delivered turn at most, and delivered turns wait for one message at most.
 func TestMessagesAlternateWithOutcomes(t *testing.T) {
 	slow := func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
