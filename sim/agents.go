@@ -4,6 +4,7 @@ package sim
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -108,6 +109,11 @@ func (w *Simulation) agentKind(agent string) actor.AgentKind {
 		}
 	}
 	return actor.Native
+}
+
+// isInward reports whether users see no pieces of the answers of an agent's models.
+func isInward(p *Plan, agent string) bool {
+	return slices.ContainsFunc(p.Agents, func(d actor.Definition) bool { return d.Name == agent && d.Inward })
 }
 
 // message draws a message for an actor, in the syntax of its agent.

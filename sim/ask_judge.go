@@ -299,6 +299,9 @@ func (s *judgedStep) explainPiece() {
 	}
 	e := s.take(in.ID.Run, t, here)
 	if e == nil {
+		if t == runs.AgentStreamDelta && isInward(&s.w.plan, s.admitted[in.ID.Run].Actor.Agent) {
+			return
+		}
 		if t != runs.Attempt { // AttemptAnnounced demands those
 			s.fail("publishes no %s for a piece of run %s", t, in.ID.Run)
 		}
