@@ -36,7 +36,10 @@ func Append(b []byte, e Event) []byte {
 // error of Check.
 func EncodeChecked(e Event) ([]byte, error) { return appendChecked(nil, e) }
 
-func appendChecked(b []byte, e Event) ([]byte, error) {
+func appendChecked(b []byte, e Event) ([]byte, error) { return appendEvent(b, e, true) }
+
+// appendEvent appends an event with its ID, or as earlier versions have stored it.
+func appendEvent(b []byte, e Event, withID bool) ([]byte, error) {
 	e.fit()
 	if err := e.Check(); err != nil {
 		return b, err
@@ -44,6 +47,10 @@ func appendChecked(b []byte, e Event) ([]byte, error) {
 	o := object{b: append(slices.Grow(b, 256+len(e.Text)), '{')}
 	o.id("run_id", e.Run)
 	o.int("seq", int64(e.Seq))
+	if withID {
+		o.name("event_id")
+		o.b = append(strconv.AppendUint(append(e.Run.AppendTo(append(o.b, '"')), '.'), e.Seq, 10), '"')
+	}
 	o.time("ts", e.At)
 	o.text("type", e.Type.String())
 	o.name("payload")
@@ -307,7 +314,11 @@ func Decode(b []byte) (Event, error) {
 	if err != nil {
 		return Event{}, fmt.Errorf("event: %w", err)
 	}
-	if encoded := Encode(e); !bytes.Equal(encoded, b) {
+	encoded := Encode(e)
+	if l.ID == "" {
+		encoded, err = appendEvent(nil, e, false)
+	}
+	if err != nil || !bytes.Equal(encoded, b) {
 		at := 0
 		for at < min(len(b), len(encoded)) && b[at] == encoded[at] {
 			at++
@@ -333,7 +344,7 @@ var typeMember = []byte(`"type":"`)
 // Bounds of the offset of the type, which follows run, number and time.
 const (
 	typeOffsetMin = len(`{"run_id":"00000000-0000-0000-0000-000000000000","seq":1,"ts":"`)
-	typeOffsetMax = 192
+	typeOffsetMax = 256
 )
 
 // describeJSONError returns the cause and the position of a JSON error in
@@ -358,6 +369,7 @@ func describeJSONError(err error) string {
 type eventJSON struct {
 	Run     string `json:"run_id"`
 	Seq     uint64 `json:"seq"`
+	ID      string `json:"event_id"` // of run and number
 	TS      string `json:"ts"`
 	Type    string `json:"type"`
 	Payload struct {

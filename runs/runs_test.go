@@ -345,7 +345,7 @@ func TestEventEncodingIsStable(t *testing.T) {
 		LLMCallDone:      `"payload":{"step":3,"index":0,"name":"scripted","status":"succeeded","text":"bob says hello","took_ms":20,"usage":{"input_tokens":10,"output_tokens":3,"total_tokens":13}}}`,
 		SignalReceived:   `"payload":{"step":2,"index":0,"name":"go","text":"{\"ok\":true}"}}`,
 		RunDone:          `"type":"run_done","payload":{"status":"partial","text":"bob says hello","warnings":["the page was not read"],"usage":{"input_tokens":10,"output_tokens":3,"total_tokens":13}}}`,
-		UserInput:        `{"run_id":"` + parent.String() + `","seq":1,"ts":"2023-11-14T22:13:20.001000001Z","type":"user_input","payload":{"agent_id":"alice","actor":"alice/s-1","origin":"human","text":"hi"}}`,
+		UserInput:        `{"run_id":"` + parent.String() + `","seq":1,"event_id":"` + parent.String() + `.1","ts":"2023-11-14T22:13:20.001000001Z","type":"user_input","payload":{"agent_id":"alice","actor":"alice/s-1","origin":"human","text":"hi"}}`,
 	}
 	seen := map[Type]bool{}
 	for _, e := range slices.Concat(sampleRun(), approvalRun(ApprovalDecision)[2:], approvalRun(ApprovalExpired)[2:]) {
@@ -357,6 +357,13 @@ func TestEventEncodingIsStable(t *testing.T) {
 		again, err := Decode(js)
 		if err != nil || !reflect.DeepEqual(again, e) {
 			t.Errorf("%s parses as %+v, %v", js, again, err)
+		}
+		id := fmt.Sprintf(`"event_id":"%s.%d",`, e.Run, e.Seq)
+		if again, err := Decode([]byte(strings.Replace(string(js), id, "", 1))); err != nil || !reflect.DeepEqual(again, e) || !strings.Contains(string(js), id) {
+			t.Errorf("%s without its ID, as earlier versions have stored it, parses as %+v, %v", js, again, err)
+		}
+		if _, err := Decode([]byte(strings.Replace(string(js), id, `"event_id":"x",`, 1))); err == nil {
+			t.Errorf("%s parses with another ID", js)
 		}
 		if e.String() == "" {
 			t.Errorf("%s has no text form", js)

@@ -62,7 +62,7 @@ func drawInto(t *rapid.T, v reflect.Value) {
 		*p = actor.Usage{Input: count.Draw(t, "input"), Output: count.Draw(t, "output"), Total: count.Draw(t, "total")}
 	case **actor.Refusal:
 		if rapid.Bool().Draw(t, "refused") {
-			*p = &actor.Refusal{Reason: actor.Busy, Scope: actor.ScopeNode, Detail: drawText(t), Field: drawText(t), Chain: []actor.ID{drawID(t)}, RetryAfter: 5, Operation: "invoke", Timeout: 7}
+			*p = &actor.Refusal{Reason: actor.Busy, Scope: actor.ScopeNode, Detail: drawText(t), Field: drawText(t), Chain: []actor.ID{drawID(t)}, RetryAfter: 5, Code: drawName(t), Timeout: 7}
 		}
 	case *Query:
 		q := reflect.New(reflect.TypeOf(rapid.SampledFrom(queries).Draw(t, "query"))).Elem()
