@@ -33,10 +33,13 @@ type Invocation struct {
 	Timeout     actor.Duration
 }
 
+// ReturnAddress returns ReturnTo as the callee sees it.
+func (v *Invocation) ReturnAddress() string { return tools.ReturnAddress(v.ReturnTo) }
+
 // Encode returns the message for the callee.
 func (v *Invocation) Encode() []byte {
 	return encodeMembers([]member{{"kind", quoted("skill_invocation")}, {"skill", quoted(v.Skill)}, {"mode", quoted(v.Mode)}, {"input", v.Input},
-		{"correlationId", quoted(v.Correlation.String())}, {"returnTo", quoted(tools.ReturnAddress(v.ReturnTo))},
+		{"correlationId", quoted(v.Correlation.String())}, {"returnTo", quoted(v.ReturnAddress())},
 		{"timeout", number(v.Timeout.Milliseconds())}})
 }
 
@@ -53,6 +56,9 @@ func (c Correlation) members() []member {
 	}
 	return all
 }
+
+// ClientCorrelationMax is the maximum length of Correlation.Client in bytes.
+const ClientCorrelationMax = tools.ClientCorrelationMax
 
 // Pending returns the immediate answer to the agent that makes a detached call.
 func Pending(c Correlation) []byte {

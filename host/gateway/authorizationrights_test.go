@@ -10,6 +10,7 @@ package gateway
 // Authentication of docs/api.md states. The scope admin grants all of them.
 var rights = map[string]string{
 	"send messages":   callOrRun,
+	"invoke skills":   "call",
 	"send signals":    "call",
 	"cancel":          "call",
 	"retry":           "call",
@@ -106,6 +107,7 @@ var routeRights = []routeRight{
 	{"POST /v1/agents/{id}:heartbeat", "send heartbeats", "/v1/agents/{beats}:heartbeat", "", 200, shared},
 	{"DELETE /v1/agents/{id}", "delete agents", "/v1/agents/{doomed}", "", 200, shared},
 	{"POST /v1/agents/{id}/messages", "send messages", "/v1/agents/helper/messages", `{"content":"x","session_id":"{session}"}`, 200, own},
+	{"POST " + skillRoute, "invoke skills", "/v1/agents/helper/skills/look:invoke", `{"session_id":"{session}"}`, 202, own},
 	{"POST /v1/agents/{id}:invoke", "act for a run", "/v1/agents/helper:invoke", `{"message":"x"}`, 200, own},
 	{"GET /v1/runs", "see runs", "/v1/runs", "", 200, own},
 	{"GET /v1/runs/{id}", "see runs", "/v1/runs/{run}", "", 200, noRun},

@@ -59,7 +59,7 @@ func TestScopeIsCheckedBeforeBody(t *testing.T) {
 				want = http.StatusUnauthorized
 			}
 			for _, n := range []int{2, 1_000_000, -1} {
-				status, body, closes, _ := b.sendRaw(t, headOf(r.method, strings.Replace(r.path, "{id}", "a", 1), texts[0], n))
+				status, body, closes, _ := b.sendRaw(t, headOf(r.method, strings.NewReplacer("{id}", "a", "{skill}", "a").Replace(r.path), texts[0], n))
 				if status != want || !closes {
 					t.Errorf("%s: %s with a body of %d bytes: got %d %s, closes: %v, want %d", name, r.name(), n, status, body, closes, want)
 				}

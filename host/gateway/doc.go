@@ -15,6 +15,7 @@
 //	GET DELETE      /v1/agents/{id}
 //	POST            /v1/agents/{id}:heartbeat :invoke
 //	POST            /v1/agents/{id}/messages
+//	POST            /v1/agents/{id}/skills/{skill}:invoke
 //	GET             /v1/capabilities
 //	GET             /v1/capabilities/{id}
 //	GET             /v1/schemas/{id}

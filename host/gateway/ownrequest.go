@@ -13,7 +13,7 @@ import (
 
 // begins reports whether a request of a client begins a run, or an open one again.
 func (r *route) begins() bool {
-	return r.path == messagesRoute || r.path == agentChatRoute || strings.HasSuffix(r.path, ":retry")
+	return r.path == messagesRoute || r.path == skillRoute || r.path == agentChatRoute || strings.HasSuffix(r.path, ":retry")
 }
 
 // checkNotOwn refuses a request that this server has sent for a tool, a model or an agent, and

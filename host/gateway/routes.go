@@ -20,7 +20,7 @@ import (
 // before it is handled.
 type route struct {
 	method string
-	path   string // may have one {id}, which a verb may follow: /v1/runs/{id}:cancel
+	path   string // may have one {id}, which a verb may follow: /v1/runs/{id}:cancel; skillRoute has a {skill} too
 	scope  ingress.Scope
 	params []string // query parameters
 	handle fasthttp.RequestHandler
@@ -61,6 +61,7 @@ func (s *Server) routes() []route {
 		{post, "/v1/agents/{id}:heartbeat", agents, nil, s.heartbeat},
 		{post, "/v1/agents/{id}:invoke", scopeRunToken, nil, s.invoke},
 		{post, "/v1/agents/{id}/messages", scopeCallOrRun, nil, s.postMessage},
+		{post, skillRoute, call, nil, skillRoutes{s}.invoke},
 
 		{get, "/v1/capabilities", read, page, capabilityRoutes{s}.list},
 		{get, "/v1/capabilities/{id}", read, nil, capabilityRoutes{s}.get},
@@ -155,12 +156,25 @@ func (r *route) matches(method, path []byte) bool {
 	if string(method) != r.method {
 		return false
 	}
-	prefix, suffix, hasID := strings.Cut(r.path, "{id}")
-	if len(path) < len(prefix)+len(suffix) || string(path[:len(prefix)]) != prefix || string(path[len(path)-len(suffix):]) != suffix {
-		return false
+	for rest := r.path; ; {
+		fixed, after, hasParam := strings.Cut(rest, "{")
+		if len(path) < len(fixed) || string(path[:len(fixed)]) != fixed {
+			return false
+		}
+		path = path[len(fixed):]
+		if !hasParam {
+			return len(path) == 0
+		}
+		n := bytes.IndexAny(path, "/:")
+		if n < 0 {
+			n = len(path)
+		}
+		if n == 0 {
+			return false
+		}
+		path = path[n:]
+		_, rest, _ = strings.Cut(after, "}")
 	}
-	id := path[len(prefix) : len(path)-len(suffix)]
-	return hasID != (len(id) == 0) && bytes.IndexByte(id, '/') < 0 && bytes.IndexByte(id, ':') < 0
 }
 
 // routeTable is the table of routes that a server serves.
@@ -190,6 +204,7 @@ func checkRoutes(all []route) error {
 		switch {
 		case !slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete}, r.method):
 			return fmt.Errorf("%s: unknown method", r.name())
+		case r.path == skillRoute && r.method == http.MethodPost:
 		case !strings.HasPrefix(path, "/"), at >= 0 && !strings.HasPrefix(r.path[at:], "{id}"), strings.Count(r.path, "{") > 1,
 			verb != "" && (r.method != http.MethodPost || !strings.HasSuffix(path, "/{id}")):
 			return fmt.Errorf("%s: malformed path", r.name())
@@ -257,7 +272,11 @@ func (s *Server) setRoutes(all []route) {
 type verbHandlers map[string]fasthttp.RequestHandler
 
 func (v verbHandlers) handle(ctx *fasthttp.RequestCtx) {
-	id, verb, _ := strings.Cut(pathParam(ctx, "id"), ":")
+	param := "id"
+	if pathParam(ctx, "skill") != "" {
+		param = "skill"
+	}
+	id, verb, _ := strings.Cut(pathParam(ctx, param), ":")
 	handle, ok := v[verb]
 	if !ok {
 		known := ":" + strings.Join(slices.Sorted(maps.Keys(v)), ", :")
@@ -268,7 +287,7 @@ func (v verbHandlers) handle(ctx *fasthttp.RequestCtx) {
 		newProblem(http.StatusNotFound, "not_found", "no such path", detail).write(ctx)
 		return
 	}
-	ctx.SetUserValue("id", id)
+	ctx.SetUserValue(param, id)
 	handle(ctx)
 }
 

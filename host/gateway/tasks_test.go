@@ -106,3 +106,56 @@ func TestResponseIsDiscardedWithSession(t *testing.T) {
 		t.Errorf("after: %s", body)
 	}
 }
+
+// An agent is asked for a skill from outside as by another agent, and the response is that of the task.
+func TestSkillIsInvokedFromOutside(t *testing.T) {
+	a := startAnalyst(t)
+	a.register("skilled", "http://127.0.0.1:9", `,"skills":["look","listen"]`)
+	const path = "/v1/agents/analyst/skills/look:invoke"
+	user := []string{userHeader, "alice", "Idempotency-Key", "one"}
+	body := `{"kind":"skill_invocation","skill":"look","mode":"critique","input":{"at":"prices"},"timeoutSeconds":30,"timeout":30000,"correlationId":"mine","session_id":"s-1"}`
+	status, header, answer := a.do("POST", path, body, user...)
+	var made struct {
+		Status, TaskID, CorrelationID, ClientCorrelationID, ReturnTo string
+	}
+	if err := json.Unmarshal([]byte(answer), &made); err != nil || status != 202 || made.Status != "pending" || made.TaskID == "" || made.CorrelationID != made.TaskID ||
+		made.ClientCorrelationID != "mine" || made.ReturnTo != "agent:analyst:s-1" || header.Get("Location") != "/v1/tasks/"+made.TaskID {
+		t.Fatalf("%v: %d %s", err, status, answer)
+	}
+	want := fmt.Sprintf(`{"kind":"skill_invocation","skill":"look","mode":"critique","input":{"at":"prices"},"correlationId":%q,"returnTo":"agent:analyst:s-1","timeout":30000}`, made.TaskID)
+	if got := <-a.got; got != want {
+		t.Errorf("the agent gets\n%s want\n%s", got, want)
+	}
+	if status, _, again := a.do("POST", path, body, user...); status != 202 || again != answer {
+		t.Errorf("a repeat: %d %s, want %s", status, again, answer)
+	}
+	a.answers <- `{"output":{"price":7},"confidence":0.9}`
+	for read := ""; !strings.Contains(read, `"status":"completed"`); {
+		_, _, read = a.do("GET", "/v1/tasks/"+made.TaskID, "", user[:2]...)
+		if strings.Contains(read, `"error"`) {
+			t.Fatal(read)
+		}
+	}
+	if status, _, body := a.do("GET", "/v1/tasks/"+made.TaskID, "", userHeader, "bob"); status != 404 {
+		t.Errorf("another user reads the task: %d %s", status, body)
+	}
+	for _, c := range []struct{ path, body, want string }{
+		{path, `{"returnTo":"agent:other:main"}`, `"field":"returnTo"`},
+		{path, `{"timeout":5000,"timeoutSeconds":6}`, `"field":"timeoutSeconds"`},
+		{path, `{"timeoutSeconds":0}`, `"field":"timeoutSeconds"`},
+		{path, `{"input":[1]}`, `"field":"input"`},
+		{path, `{"skill":"listen"}`, `"field":"skill"`},
+		{path, `{"mode":"x"}`, `"field":"mode"`},
+		{path, `{"kind":"x"}`, `"field":"kind"`},
+		{path, `{"depth":1}`, `"field":"depth"`},
+		{"/v1/agents/skilled/skills/sing:invoke", `{}`, `it has look, listen`},
+		{"/v1/agents/analyst/skills/" + strings.Repeat("x", 65) + ":invoke", `{}`, `"field":"skill"`},
+	} {
+		if status, _, body := a.do("POST", c.path, c.body); status != 400 || !strings.Contains(body, c.want) {
+			t.Errorf("%s %s: %d %s, want %s", c.path, c.body, status, body, c.want)
+		}
+	}
+	if status, _, body := a.do("POST", "/v1/agents/nobody/skills/look:invoke", "{}"); status != 404 || !strings.Contains(body, "agent_not_found") {
+		t.Errorf("%d %s", status, body)
+	}
+}
