@@ -180,7 +180,8 @@ crash: build ## kill the real server N (20) times and simulate power failures; n
 	@$(GO) test ./host/disk -run '^TestPowerFailure' -count=1 -v -args -power-runs 50
 
 postgres: #+ test the store in PostgreSQL, on servers of its own; needs the server's programs (apt-get install postgresql); N= histories
-	@$(GO) test -tags postgres ./host/postgres ./cmd/troupe -run '^Test(Postgres|AsJSON|Database|Connections|SecondProcess|LostAnswer|Rewound|RefusedDatabases|Passwords|ReadOnlyBeside)' -count=1 -timeout 20m -args -rapid.checks $(or $(N),8)
+	@$(GO) test -tags postgres ./host/postgres -count=1 -timeout 20m -args -rapid.checks $(or $(N),8)
+	@$(GO) test -tags postgres ./test/crash -run '^TestPostgres' -count=1 -v -timeout 10m
 
 recovery: #+ crash at every single operation of a recovery, and within the recovery after it; N= histories, for a longer run with more histories of the stores
 	@$(GO) test ./sim ./host/disk -run '^TestRecovery' -count=1 -v -timeout 2h -args $(if $(N),-recovery-runs $(N))

@@ -156,7 +156,7 @@ func (c *AgentsDeleteCmd) Run(s streams) error {
 func (a OwnerFlags) deleteFromRegistry(s streams, path, operation string, input map[string]string) error {
 	at, ok := a.ownerClient(a.Data)
 	if !ok && a.Data != "" {
-		folder, err := openKeys(a.Data, a.Node, false)
+		folder, err := openKeys(a, false)
 		if err != nil {
 			return storeError(a.Data, err, insteadOfData)
 		}

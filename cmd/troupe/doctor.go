@@ -14,14 +14,17 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/postgres"
 	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/store"
 )
 
 // DoctorCmd verifies a whole store and prints the damage found.
 type DoctorCmd struct {
-	Data string `arg:"" optional:"" type:"existingdir" default:"data" help:"Data folder to verify (${default}); no server may be using it."`
-	JSON bool   `help:"Print the findings as JSON."`
+	Data   string `arg:"" optional:"" type:"existingdir" default:"data" help:"Data folder to verify (${default}); no server may be using it."`
+	Store  string `env:"TROUPE_STORE" placeholder:"URL" help:"Verify the store in this PostgreSQL database instead."`
+	Tables bool   `help:"With --store: if the store is intact, write its tables for SQL anew from the log."`
+	JSON   bool   `help:"Print the findings as JSON."`
 }
 
 // Help returns the text shown below the flags.
@@ -32,15 +35,16 @@ Entries lost from the last 100 ms before a crash cannot be distinguished from en
 
 Examples:
   troupe doctor
-  troupe doctor /var/lib/troupe --json | jq .findings`
+  troupe doctor /var/lib/troupe --json | jq .findings
+  troupe doctor --store postgres://troupe@db.example/troupe`
 }
 
 // Run executes the command.
 func (c *DoctorCmd) Run(s streams) error {
 	c.Data = cmp.Or(c.Data, "data") // kong leaves out a default folder that does not exist
-	x, err := disk.Examine(c.Data, disk.Options{}, scanProgress(s.err))
+	x, err := c.examine(s)
 	if err != nil {
-		return storeError(c.Data, err, "verify a backup of it: troupe backup NAME --data "+c.Data)
+		return err
 	}
 	if c.JSON {
 		body, err := examinationJSON(x)
@@ -51,11 +55,50 @@ func (c *DoctorCmd) Run(s streams) error {
 			return err
 		}
 	} else {
-		printExamination(s.out, c.Data, x)
+		printExamination(s.out, c.place(), x)
 	}
 	if x.Wrong > 0 {
 		return exitCode(exitFailed)
 	}
+	if c.Tables {
+		return c.rebuild(s)
+	}
+	return nil
+}
+
+// place returns the store as it is shown.
+func (c *DoctorCmd) place() string {
+	if c.Store != "" {
+		return postgres.Shown(c.Store)
+	}
+	return c.Data
+}
+
+func (c *DoctorCmd) examine(s streams) (store.Examination, error) {
+	if c.Store != "" {
+		return postgres.Examine(c.Store, scanProgress(s.err))
+	}
+	if c.Tables {
+		return store.Examination{}, errors.New("--tables: a folder has none; want --store with the URL of a database")
+	}
+	x, err := disk.Examine(c.Data, disk.Options{}, scanProgress(s.err))
+	if err != nil {
+		err = storeError(c.Data, err, "verify a backup of it: troupe backup NAME --data "+c.Data)
+	}
+	return x, err
+}
+
+// rebuild writes the tables of the store anew.
+func (c *DoctorCmd) rebuild(s streams) error {
+	r, err := postgres.Open(c.Store, "", postgres.Options{ReadOnly: true, Idle: true})
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // the tables are committed
+	if err := r.Rebuild(); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.out, "the tables are written anew")
 	return nil
 }
 

@@ -26,10 +26,12 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/host/postgres"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
 )
 
 // KeysCmd groups the commands that manage API keys.
@@ -42,8 +44,9 @@ type KeysCmd struct {
 // OwnerFlags selects a server or a data folder whose owner needs no API key.
 type OwnerFlags struct {
 	ServerFlags
-	Data string `type:"path" placeholder:"DIR" help:"Use this data folder, whether or not a server uses it; needs no API key."`
-	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: name of the folder's node (${default})."`
+	Data  string `type:"path" placeholder:"DIR" help:"Use this data folder, whether or not a server uses it; needs no API key."`
+	Store string `env:"TROUPE_STORE" placeholder:"URL" help:"With --data: the store is in this PostgreSQL database."`
+	Node  string `env:"TROUPE_NODE" default:"n1" help:"With --data: name of the folder's node (${default})."`
 }
 
 // key is an API key as the server returns it.
@@ -101,7 +104,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 	if c.Expires > 0 {
 		expires = actor.Time(time.Now().Add(c.Expires).UnixNano())
 	}
-	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.Data, c.Node, true) }, func(k keyStore) error {
+	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.OwnerFlags, true) }, func(k keyStore) error {
 		first := c.User != "" && hasNoUsers(k)
 		made, err := k.create(newKey{c.Name, c.User, c.ActAs, c.Scope, c.Agent, expires})
 		if err != nil {
@@ -171,7 +174,7 @@ func (KeysListCmd) Help() string {
 
 // Run executes the command.
 func (c *KeysListCmd) Run(s streams) error {
-	return c.withKeys(func() (dataDirKeys, error) { return readKeys(c.Data, c.Node) }, func(k keyStore) error {
+	return c.withKeys(func() (dataDirKeys, error) { return readKeys(c.OwnerFlags) }, func(k keyStore) error {
 		all, err := k.list()
 		if err != nil {
 			return err
@@ -223,7 +226,7 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 	if err := actor.CheckName(c.ID); err != nil {
 		return fmt.Errorf("key %w", err)
 	}
-	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.Data, c.Node, false) }, func(k keyStore) error {
+	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.OwnerFlags, false) }, func(k keyStore) error {
 		warnings, err := k.revoke(c.ID)
 		if err != nil {
 			return err
@@ -353,31 +356,42 @@ type dataDirKeys struct {
 // openKeys starts the node of a data folder to use its registry only. Open runs of agents are
 // left as they are: this node has no configuration with which they could continue. It creates
 // a store if create is set and the folder holds none.
-func openKeys(dir, name string, create bool) (dataDirKeys, error) {
-	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
-	switch {
-	case errors.Is(err, disk.ErrNoStore) && create:
-	case err != nil:
-		return dataDirKeys{}, err
-	default:
-		if err = d.Close(); err != nil {
+func openKeys(o OwnerFlags, create bool) (dataDirKeys, error) {
+	if o.Store == "" {
+		d, err := disk.Open(o.Data, "", disk.Options{ReadOnly: true})
+		switch {
+		case errors.Is(err, disk.ErrNoStore) && create:
+		case err != nil:
 			return dataDirKeys{}, err
+		default:
+			if err = d.Close(); err != nil {
+				return dataDirKeys{}, err
+			}
 		}
 	}
 	keys := new(gateway.Keys)
-	n, err := node.Open(node.Config{Data: dir, Name: name, Cells: 1, Limits: dispatcher.DefaultLimits(), Keys: keys, RegistryOnly: true}, slog.New(slog.DiscardHandler))
+	n, err := node.Open(node.Config{Data: o.Data, Store: o.Store, Name: o.Node, Cells: 1, Limits: dispatcher.DefaultLimits(), Keys: keys, RegistryOnly: true}, slog.New(slog.DiscardHandler))
 	return dataDirKeys{n, keys}, err
 }
 
 // readKeys reads the keys of a data folder, without changing it.
-func readKeys(dir, name string) (dataDirKeys, error) {
-	d, err := disk.Open(dir, actor.NodeID(name), disk.Options{ReadOnly: true})
+func readKeys(o OwnerFlags) (dataDirKeys, error) {
+	var d interface {
+		store.Reader
+		Close() error
+	}
+	var err error
+	if o.Store != "" {
+		d, err = postgres.Open(o.Store, actor.NodeID(o.Node), postgres.Options{ReadOnly: true})
+	} else {
+		d, err = disk.Open(o.Data, actor.NodeID(o.Node), disk.Options{ReadOnly: true})
+	}
 	if err != nil {
 		return dataDirKeys{}, err
 	}
 	keys := new(gateway.Keys)
 	if err = node.ReadKeys(d, keys); err != nil {
-		err = fmt.Errorf("store %s: %w", dir, err)
+		err = fmt.Errorf("store %s: %w", o.Data, err)
 	}
 	return dataDirKeys{keys: keys}, errors.Join(err, d.Close())
 }

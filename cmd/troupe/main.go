@@ -45,6 +45,7 @@ type CLI struct {
 	Doctor  DoctorCmd  `cmd:"" help:"Verify a store and print the damage found."`
 	Backup  BackupCmd  `cmd:"" help:"Back up the store of a running server."`
 	Restore RestoreCmd `cmd:"" help:"Create a data folder from a backup."`
+	Migrate MigrateCmd `cmd:"" help:"Copy a store from a data folder into a database, or back."`
 
 	Completion CompletionCmd `cmd:"" help:"Print a shell completion script."`
 	Complete   CompleteCmd   `cmd:"" hidden:"" help:"Print words for shell completion."`

@@ -196,11 +196,11 @@ func (c *ServeCmd) Run(s streams) error {
 		defer stop()
 		return c.runIngress(ctx, s, log)
 	}
+	defer node.LimitGarbage()()
 	n, err := c.open(s, log)
 	if err != nil {
 		return err
 	}
-	defer node.LimitGarbage()()
 	// Before this line a signal ends the process at once. That is safe, because a
 	// start can be killed at any point.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)

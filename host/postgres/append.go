@@ -95,7 +95,10 @@ func (s *Store) Append(b *store.Batch) error {
 		rows = append(rows[:len(rows):len(rows)], s.index.RowsWith(b, func(tenant string, r *runs.Summary) { addSummary(&summaries, tenant, r) })...)
 		from, _ := store.LogRange(b.Node)
 		t := &transaction{owner: s.owner, epoch: s.epoch, from: b.From.Batch, to: b.Mark(), change: changeOf(rows, from)}
-		if t.tables, err = tablesOf(b, rows, summaries); err != nil {
+		if t.tables, err = tablesOf(b.Entries, summaries); err == nil {
+			err = t.tables.deleteRows(rows)
+		}
+		if err != nil {
 			return err
 		}
 		s.pending = t

@@ -71,6 +71,9 @@ func (r *tablesReader) Events(tenant string, run actor.CallID, after uint64, lim
 			return nil
 		}, "SELECT seq FROM troupe.event_rows WHERE run_id = $1 AND seq > $2 AND seq < $3 AND $3 > 0", run.String(), int64(after), int64(dropped.First))
 	}
+	if owner, known, err := r.Run(tenant, run); err != nil || !known || actor.IsSystemAgent(owner.Actor.Agent) {
+		return events, err
+	}
 	if err != nil {
 		return events, err
 	}
@@ -107,7 +110,9 @@ func (r *tablesReader) Runs(tenant string, f runs.Filter, before actor.CallID, l
 	for i := range page.All {
 		s := &page.All[i]
 		var columns columns
-		addSummary(&columns, tenant, s)
+		if addSummary(&columns, tenant, s); columns == nil {
+			continue // of one of the runtime's own actors
+		}
 		found := false
 		r.query(func(rows pgx.Rows) error {
 			found = true
@@ -130,7 +135,7 @@ func (r *tablesReader) Runs(tenant string, f runs.Filter, before actor.CallID, l
 			r.t.Fatalf("run %s is not in the table", s.Run)
 		}
 	}
-	if f == (runs.Filter{Calls: true, System: true}) && before.IsZero() && page.Next.IsZero() && len(page.All) < limit {
+	if f == (runs.Filter{Calls: true}) && before.IsZero() && page.Next.IsZero() && len(page.All) < limit {
 		r.query(func(rows pgx.Rows) error {
 			var n int
 			if err := rows.Scan(&n); err != nil || n != len(page.All) {

@@ -24,9 +24,12 @@
 //
 //	append.go   the transaction of a batch, and how a lost answer is settled
 //	connect.go  connections, and the databases that are refused
+//	import.go   the content of another store
 //	json.go     jsonb of any bytes
 //	kv.go       the rows
 //	migrate.go  the schema
+//	move.go     stores between folders and databases
+//	rebuild.go  the tables from the log
 //	store.go    opening, the secret, the space that users have
 //	tables.go   the tables for people
 package postgres

@@ -119,12 +119,12 @@ func (k keys) scan(query string, from, to []byte, each func(key, value []byte) b
 			return err
 		}
 		defer c.Release()
-		err = scanPages(ctx, c.Conn(), query, from, to, next, func(key, value []byte) bool {
+		err = scanPages(c.Conn(), query, from, to, next, func(key, value []byte) bool {
 			passed = true
 			return each(key, value)
 		})
 		if err != nil {
-			_ = c.Conn().Close(ctx) // its transaction ends with it
+			_ = c.Conn().Close(context.Background()) // its transaction ends with it
 			if passed {
 				return cut{err}
 			}
@@ -149,7 +149,7 @@ type row struct{ key, value []byte }
 
 // scanPages reads pages in one transaction, so that they show one state. The transaction begins with
 // the first page and ends after the last, each in the same round trip if there is one page.
-func scanPages(ctx context.Context, c *pgx.Conn, query string, from, to []byte, next func([]byte) ([]byte, []byte), each func(key, value []byte) bool) error {
+func scanPages(c *pgx.Conn, query string, from, to []byte, next func([]byte) ([]byte, []byte), each func(key, value []byte) bool) error {
 	var page []row
 	for limit, first := scanRows, true; ; limit, first = min(4*limit, scanRowsMax), false {
 		var b pgx.Batch
@@ -167,24 +167,32 @@ func scanPages(ctx context.Context, c *pgx.Conn, query string, from, to []byte, 
 			}
 			return rows.Err()
 		})
-		if err := c.SendBatch(ctx, &b).Close(); err != nil {
+		if err := perform(c, &b); err != nil {
 			return err
 		}
 		for _, r := range page {
 			if !each(r.key, r.value) {
-				return end(ctx, c)
+				return end(c)
 			}
 		}
 		if len(page) < limit {
-			return end(ctx, c)
+			return end(c)
 		}
 		from, to = next(page[len(page)-1].key)
 	}
 }
 
-func end(ctx context.Context, c *pgx.Conn) error {
-	_, err := c.Exec(ctx, "COMMIT")
-	return err
+func end(c *pgx.Conn) error {
+	var b pgx.Batch
+	b.Queue("COMMIT")
+	return perform(c, &b)
+}
+
+// perform sends statements that only read, at most for readPatience.
+func perform(c *pgx.Conn, b *pgx.Batch) error {
+	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
+	defer cancel()
+	return c.SendBatch(ctx, b).Close()
 }
 
 // change is the final effect of rows: ranges are deleted first, then keys, then rows are put. No key

@@ -19,6 +19,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/logs"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -31,6 +32,8 @@ type Options struct {
 	Fatal func(line string)
 	// ReadOnly opens the store beside the process that writes it. It accepts no batches.
 	ReadOnly bool
+	// Idle refuses a read-only open beside a process that writes.
+	Idle bool
 }
 
 // Store is an open store. It is a store.KV and a store.Reader, safe for concurrent use, and the
@@ -126,10 +129,13 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 		if err != nil {
 			return nil, err
 		}
-	} else {
+	}
+	if !o.ReadOnly || o.Idle {
 		if err := s.lock(ctx); err != nil {
 			return nil, err
 		}
+	}
+	if !o.ReadOnly {
 		if err := migrate(ctx, s.conn); err != nil {
 			return nil, err
 		}
@@ -162,7 +168,11 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 
 // lock waits until no other process writes the store.
 func (s *Store) lock(ctx context.Context) error {
-	for end := time.Now().Add(claimPatience); ; time.Sleep(readAgain) {
+	patience := claimPatience
+	if s.options.ReadOnly {
+		patience = 0
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(readAgain) {
 		var locked bool
 		if err := s.conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", int64(writerLock)).Scan(&locked); err != nil || locked {
 			return err
@@ -187,14 +197,7 @@ func (s *Store) identify(ctx context.Context) error {
 	}
 	err := query()
 	if errors.Is(err, pgx.ErrNoRows) && !s.options.ReadOnly {
-		secret := make([]byte, 32)
-		_, _ = rand.Read(secret) // never fails
-		if _, err := s.conn.Exec(ctx, "INSERT INTO troupe.store (node, logs, format, secret) VALUES ($1, 1, $2, $3) ON CONFLICT DO NOTHING",
-			string(s.node), string(store.FormatRow().Value), secret); err != nil {
-			return err
-		}
-		row := store.FormatRow()
-		if _, err := s.conn.Exec(ctx, "INSERT INTO troupe.kv VALUES ($1, $2) ON CONFLICT DO NOTHING", row.Key, row.Value); err != nil {
+		if err := s.makeStore(ctx); err != nil {
 			return err
 		}
 		err = query()
@@ -216,6 +219,32 @@ func (s *Store) identify(ctx context.Context) error {
 		return fmt.Errorf("has format %s, this program reads format %s", format, store.FormatRow().Value)
 	}
 	return nil
+}
+
+// makeStore writes the row of a new store.
+func (s *Store) makeStore(ctx context.Context) error {
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // never fails
+	tx, err := s.conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // after the commit it does nothing
+	var rows int
+	if err := tx.QueryRow(ctx, "SELECT count(*) FROM (SELECT 1 FROM troupe.kv LIMIT 1) one").Scan(&rows); err != nil {
+		return err
+	}
+	if rows > 0 {
+		return errIncomplete
+	}
+	if err := insertStore(ctx, tx, s.node, secret); err != nil {
+		return err
+	}
+	row := store.FormatRow()
+	if _, err := tx.Exec(ctx, "INSERT INTO troupe.kv VALUES ($1, $2)", row.Key, row.Value); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
 }
 
 // head is the row of the log.
@@ -348,6 +377,28 @@ func (s *Store) Node() actor.NodeID { return s.node }
 
 // End returns the end of the log at the time the store was opened.
 func (s *Store) End() store.Mark { return s.end }
+
+// VerifyAll verifies the chain from its beginning. Open verifies only the recent part.
+func (s *Store) VerifyAll() (store.Mark, error) {
+	end, err := store.VerifyAll(s, s.node, s.end)
+	if err != nil {
+		return store.Mark{}, fmt.Errorf("store %s: %w", s.url, err)
+	}
+	return end, nil
+}
+
+// Examine checks all of a store that no process writes. It changes nothing.
+func Examine(url string, progress func(keys uint64)) (x store.Examination, err error) {
+	s, err := Open(url, "", Options{ReadOnly: true, Idle: true})
+	if err != nil {
+		return x, err
+	}
+	defer s.Close() //nolint:errcheck // it was only read
+	return store.Examine(s, s.node, s.head, func(body []byte) error {
+		_, err := runs.Decode(body)
+		return err
+	}, progress)
+}
 
 // Secret returns the 32 secret bytes of the store.
 func (s *Store) Secret() ([]byte, error) { return bytes.Clone(s.secret), nil }

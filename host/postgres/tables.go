@@ -3,6 +3,7 @@
 package postgres
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -21,6 +22,7 @@ import (
 // the deletions from its rows.
 type tables struct {
 	sessions  columns
+	found     columns // sessions whose first entry may have been cut
 	metadata  columns
 	runs      columns
 	events    columns
@@ -103,15 +105,19 @@ func refusalOrNull(r *actor.Refusal) *string {
 	return jsonOf(runs.AppendRefusal(nil, r))
 }
 
-// tablesOf returns the changes of the tables with a batch. Its summaries are those of its rows.
-func tablesOf(b *store.Batch, rows []store.Row, summaries columns) (t tables, err error) {
+// tablesOf returns the changes of the tables with the entries of a batch. Its summaries are those of its
+// rows. Of the runtime's own actors only what they keep for users is shown.
+func tablesOf(entries []store.Entry, summaries columns) (t tables, err error) {
 	t.runs = summaries
 	calls := map[runs.ToolCallID]*toolChange{}
 	var order []*toolChange
-	for i := range b.Entries {
-		e := &b.Entries[i]
+	for i := range entries {
+		e := &entries[i]
 		t.session(e)
 		t.items(e)
+		if actor.IsSystemAgent(e.Actor.Agent) {
+			continue
+		}
 		events, err := e.AllEvents()
 		if err != nil {
 			return t, err
@@ -131,11 +137,14 @@ func tablesOf(b *store.Batch, rows []store.Row, summaries columns) (t tables, er
 	for _, c := range order {
 		c.addTo(&t)
 	}
-	return t, t.deleteRows(rows)
+	return t, nil
 }
 
 // addSummary adds a row of troupe.run_rows.
 func addSummary(c *columns, tenant string, s *runs.Summary) {
+	if actor.IsSystemAgent(s.Actor.Agent) {
+		return
+	}
 	var answer, outcome *string
 	if s.Status == runs.Done {
 		answer, outcome = text(s.Text), text(s.Outcome.String())
@@ -302,7 +311,7 @@ func (t *tables) items(e *store.Entry) {
 			case agents.SessionTitle:
 				title = text(string(item.Value))
 			case agents.SessionMetadata:
-				metadata = jsonOf(item.Value)
+				metadata = jsonOf([]byte(cmp.Or(string(item.Value), "{}")))
 			}
 		}
 		if title != nil || metadata != nil {
@@ -393,7 +402,9 @@ func (t *tables) queue(b *pgx.Batch) {
 	t.queueDeletions(b) // of what earlier batches wrote
 	add(t.sessions, `INSERT INTO troupe.sessions (session_id, user_id, created_at)
 		SELECT s, u, c::timestamptz FROM unnest($1::text[], $2::text[], $3::text[]) AS n(s, u, c) ON CONFLICT DO NOTHING`)
-	add(t.metadata, `UPDATE troupe.sessions t SET title = coalesce(n.title, t.title), metadata_jsonb = coalesce(n.m::jsonb, t.metadata_jsonb)
+	add(t.found, `INSERT INTO troupe.sessions (session_id, user_id, created_at)
+		SELECT s, u, coalesce((SELECT min(created_at) FROM troupe.run_rows WHERE user_id = u AND session_id = s), now()) FROM unnest($1::text[], $2::text[]) AS n(s, u) ON CONFLICT DO NOTHING`)
+	add(t.metadata, `UPDATE troupe.sessions t SET title = nullif(coalesce(n.title, t.title), ''), metadata_jsonb = coalesce(n.m::jsonb, t.metadata_jsonb)
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS n(u, s, title, m) WHERE t.user_id = n.u AND t.session_id = n.s`)
 	add(t.runs, `INSERT INTO troupe.run_rows SELECT a::uuid, b, c, d, e, f, g::timestamptz, h::timestamptz, i::timestamptz, j::jsonb, k::uuid, l::uuid, m::int, n, o, p, q, r,
 			s::bigint, t::bigint, u::bigint, v::bigint

@@ -116,7 +116,7 @@ var packages = map[string]pkg{
 	"internal/service":      {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/link", "internal/node"}), theirs: []string{"github.com/fsnotify/fsnotify"}},
 	"internal/mutant":       {layer: 4},
 	"test/demo":             {layer: 4, ours: programs},
-	"test/crash":            {layer: 4, ours: programs},
+	"test/crash":            {layer: 4, ours: programs, tests: []string{"internal/postgrestest"}, theirs: []string{pgx}},
 	"test/clients":          {layer: 4, ours: programs, tests: []string{"."}, theirs: []string{"github.com/fasthttp/websocket"}},
 	"tla/tlc":               {layer: 4, ours: []string{"internal/servertest"}},
 	"test/corruption":       {layer: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},

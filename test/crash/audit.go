@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/postgres"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
@@ -170,11 +171,23 @@ func (l *ledger) waitIdle(inst *instance) error {
 	}
 }
 
+// openStore opens the store in a folder, or in a database if url is not empty.
+func openStore(dir, url string) (interface {
+	store.Reader
+	VerifyAll() (store.Mark, error)
+	Close() error
+}, error) {
+	if url != "" {
+		return postgres.Open(url, "", postgres.Options{ReadOnly: true})
+	}
+	return disk.Open(dir, "", disk.Options{ReadOnly: true})
+}
+
 // checkStore checks the store: its hash chain verifies from the start, every run
 // has ended, and every message became at most one run with the expected number of
 // nested calls.
-func (l *ledger) checkStore(dir string, external *externalAgents) error {
-	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
+func (l *ledger) checkStore(dir, url string, external *externalAgents) error {
+	d, err := openStore(dir, url)
 	if err != nil {
 		return err
 	}

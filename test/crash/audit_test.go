@@ -132,7 +132,7 @@ func TestCheckStore(t *testing.T) {
 		e := &exchange{scenario: scenario{agent: teller, calls: 1}, content: "a", run: ids[0]}
 		c.change(e)
 		l.add(e)
-		if err := l.checkStore(dir, &externalAgents{}); err != nil {
+		if err := l.checkStore(dir, "", &externalAgents{}); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		checkFindings(t, c.name, l, c.want)

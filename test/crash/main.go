@@ -42,9 +42,15 @@ func main() {
 	flag.IntVar(&c.kills, "n", 20, "number of kills")
 	flag.Uint64Var(&c.seed, "seed", 0, "seed for client actions and kill times; 0 draws one")
 	flag.StringVar(&c.bin, "bin", "bin/troupe", "server binary")
+	flag.StringVar(&c.store, "store", "", "empty PostgreSQL database for the store, as a URL")
 	flag.BoolVar(&c.detached, "detached", false, "kill while detached calls are pending, and compare their outcomes with what the agents have seen")
 	flag.DurationVar(&c.within, "within", 20*time.Minute, "time limit")
 	flag.Parse()
+	if c.store != "" {
+		if err := os.Setenv("TROUPE_STORE", c.store); err != nil { // of each server
+			panic(err)
+		}
+	}
 	os.Exit(c.main(os.Stdout, os.Stderr))
 }
 
@@ -53,6 +59,7 @@ type harness struct {
 	kills  int
 	seed   uint64
 	bin    string
+	store  string
 	within time.Duration
 
 	detached bool
@@ -221,5 +228,5 @@ func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 	if _, state := s.terminate(syscall.SIGTERM); !state.Success() {
 		return fmt.Errorf("after SIGTERM the server exited with %s: %s", state, tail(c.dir))
 	}
-	return c.ledger.checkStore(filepath.Join(c.dir, dataDir), c.external)
+	return c.ledger.checkStore(filepath.Join(c.dir, dataDir), c.store, c.external)
 }

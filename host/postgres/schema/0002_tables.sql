@@ -45,8 +45,7 @@ SELECT r.run_id, r.session_id, coalesce(root.agent_id, CASE WHEN r.call_depth = 
        r.status, r.started_at, r.ended_at, r.error_jsonb,
        r.agent_id, r.user_id, r.principal, r.created_at, r.parent_run_id, r.root_run_id, r.call_depth, r.correlation_id,
        r.project_id, r.priority, r.outcome, r.answer, r.input_tokens, r.output_tokens, r.tree_input_tokens, r.tree_output_tokens
-FROM troupe.run_rows r LEFT JOIN troupe.run_rows root ON root.run_id = r.root_run_id
-WHERE r.agent_id <> 'troupe' AND r.agent_id NOT LIKE 'troupe.%'; -- those of the runtime's own actors
+FROM troupe.run_rows r LEFT JOIN troupe.run_rows root ON root.run_id = r.root_run_id;
 
 CREATE TABLE troupe.event_rows (
     run_id  uuid        NOT NULL,

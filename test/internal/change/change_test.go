@@ -36,21 +36,21 @@ func TestPlanOfThisRepository(t *testing.T) {
 		{change{files: []string{"cmd/troupe/call.go"}}, "", nil, nil},
 		{change{files: []string{"docs/api.md", "Makefile", ".ci/run", "sdk/python/src/troupe/client.py", "go.mod", "go.sum"}}, "", nil, nil},
 		{change{files: []string{"host/gateway/web/run.js"}}, "", []string{"./host/gateway", "./internal/link", "./internal/service", "."}, nil},
-		{change{files: []string{"host/disk/log.go"}}, "recovery", []string{"./host/disk", "./host/gateway", "./internal/node"}, nil},
-		{change{files: []string{"host/disk/testdata/x"}}, "recovery", []string{"./host/disk"}, nil},
+		{change{files: []string{"host/disk/log.go"}}, "recovery postgres", []string{"./host/disk", "./host/gateway", "./internal/node"}, nil},
+		{change{files: []string{"host/disk/testdata/x"}}, "recovery postgres", []string{"./host/disk"}, nil},
 		{change{files: []string{"server.go"}}, "", []string{"."}, nil},
 		{change{files: []string{"runtime/turn.go"}}, "core trace recovery", []string{"./host/engine"}, []string{"chain-not-copied", "reply-to-another"}},
 		{change{files: []string{"runtime/turn_test.go"}}, "", nil, nil},
 		{change{files: []string{"tools/schema_test.go"}}, "", []string{"./tools"}, nil},
 		{change{files: []string{"runtime/testdata/walks.json"}}, "core trace recovery", nil, nil},
-		{change{files: []string{"tools/schema.go"}}, "core recovery", []string{"./tools"}, nil},
+		{change{files: []string{"tools/schema.go"}}, "core recovery postgres", []string{"./tools"}, nil},
 		{change{files: []string{"sim/faults.go"}}, "core inert recovery", nil, nil},
 		{change{files: []string{"specs/calls.go"}}, "core recovery", nil, nil},
 		{change{files: []string{"tla/Calls.tla"}}, "core tla trace", nil, nil},
 		{change{files: []string{"tla/tlc/run.go"}}, "core tla trace", nil, nil},
 		{change{files: []string{"test/mutants/store/log.txt"}}, "", nil, []string{"unknown-taken-as-stored"}},
 		{change{files: []string{"sim/guards.go"}, guards: []string{"cycle-check", "gone"}}, "core inert recovery", nil, []string{"cycle-check"}},
-		{change{files: []string{"go.mod"}, modules: []string{"github.com/cespare/xxhash/v2"}}, "core recovery", nil, nil},
+		{change{files: []string{"go.mod"}, modules: []string{"github.com/cespare/xxhash/v2"}}, "core recovery postgres", nil, nil},
 		{change{files: []string{"go.mod"}, modules: []string{"github.com/fasthttp/router"}}, "", []string{"./host/gateway"}, nil},
 	} {
 		p := planOf(c.change, packages, raced, rows, "a commit")
@@ -58,7 +58,7 @@ func TestPlanOfThisRepository(t *testing.T) {
 		for _, stage := range []struct {
 			name string
 			runs bool
-		}{{"core", p.core}, {"tla", p.tla}, {"trace", p.trace}, {"inert", p.inert}, {"recovery", p.recovery}} {
+		}{{"core", p.core}, {"tla", p.tla}, {"trace", p.trace}, {"inert", p.inert}, {"recovery", p.recovery}, {"postgres", p.postgres}} {
 			if stage.runs {
 				stages = append(stages, stage.name)
 			}
@@ -83,7 +83,7 @@ func TestPlanOfThisRepository(t *testing.T) {
 			t.Errorf("%v: mutants %v", c.files, p.mutants)
 		}
 	}
-	if p := everything(rows, "a commit"); len(p.mutants) != drawnWhole || !p.core || !p.tla || !p.trace || !p.inert || !p.recovery {
+	if p := everything(rows, "a commit"); len(p.mutants) != drawnWhole || !p.core || !p.tla || !p.trace || !p.inert || !p.recovery || !p.postgres {
 		t.Errorf("without a base: %+v", p)
 	}
 	if slices.Equal(drawn(rows, "a", drawnInside), drawn(rows, "b", drawnInside)) {

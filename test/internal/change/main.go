@@ -74,8 +74,8 @@ func run(dir checkout, all bool) error {
 // print prints the assignments.
 func print(base string, p plan) {
 	yes := func(b bool) string { return map[bool]string{true: "yes", false: "no"}[b] }
-	fmt.Printf("base='%s'\ncore=%s\ntla=%s\ntrace=%s\ninert=%s\nrecovery=%s\nraced='%s'\nmutants='%s'\n",
-		base, yes(p.core), yes(p.tla), yes(p.trace), yes(p.inert), yes(p.recovery), strings.Join(p.raced, " "), strings.Join(p.mutants, " "))
+	fmt.Printf("base='%s'\ncore=%s\ntla=%s\ntrace=%s\ninert=%s\nrecovery=%s\npostgres=%s\nraced='%s'\nmutants='%s'\n",
+		base, yes(p.core), yes(p.tla), yes(p.trace), yes(p.inert), yes(p.recovery), yes(p.postgres), strings.Join(p.raced, " "), strings.Join(p.mutants, " "))
 }
 
 // checkout is the folder of a repository.

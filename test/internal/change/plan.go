@@ -32,13 +32,14 @@ type plan struct {
 	trace    bool
 	inert    bool
 	recovery bool
+	postgres bool     // the store in a database
 	raced    []string // packages for the race detector
 	mutants  []string
 }
 
 // everything is the plan without a base. Without names of packages, make race takes its own.
 func everything(rows map[string][]string, head string) plan {
-	return plan{core: true, tla: true, trace: true, inert: true, recovery: true, raced: []string{"all"}, mutants: drawn(rows, head, drawnWhole)}
+	return plan{core: true, tla: true, trace: true, inert: true, recovery: true, postgres: true, raced: []string{"all"}, mutants: drawn(rows, head, drawnWhole)}
 }
 
 // pkg is a package of the repository.
@@ -91,6 +92,9 @@ func planOf(c change, packages map[string]pkg, raced []string, rows map[string][
 	for name, one := range packages {
 		if one.dir == "sim" || one.dir == "host/disk" {
 			p.recovery = p.recovery || tests[name] || touched[name] || one.imports(touched, true)
+		}
+		if one.dir == "host/postgres" {
+			p.postgres = tests[name] || touched[name] || one.imports(touched, false)
 		}
 	}
 	known := slices.Concat(slices.Collect(maps.Values(rows))...)
