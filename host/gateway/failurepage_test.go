@@ -86,3 +86,29 @@ func TestFailuresOfThePageAreSentences(t *testing.T) {
 		}
 	}
 }
+
+// The chat page has a card for each call whose outcome is awaited, with its skill and its time, and without the agent.
+func TestPendingCallsOnThePage(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	module, err := filepath.Abs(filepath.Join("web", "tasks.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "tasks.mjs"), "file://"+module).Output()
+	if err != nil {
+		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+	}
+	const want = `↗ look up 0:41 Cancel
+↗ pay, which waits for a decision 0:00 Cancel
+↗ look up 61:01 Cancel
+↗ pay, which waits for a decision 60:01 Cancel
+a 2 false
+0 true
+`
+	if string(out) != want {
+		t.Errorf("the page shows\n%s\nwant\n%s", out, want)
+	}
+}

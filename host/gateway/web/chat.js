@@ -6,6 +6,7 @@ import { Channel } from "./channel.js";
 import { ago, announce, byId, el } from "./dom.js";
 import { belongsTo, draft, forgetAll, keepDraft, keepUnsent, takeUnsent } from "./outbox.js";
 import { RunView } from "./run.js";
+import { TaskCards } from "./tasks.js";
 import { useTheme } from "./theme.js";
 
 const runsShown = 200; // runs of a conversation that the page keeps
@@ -160,11 +161,36 @@ function conversation(id) {
   return c;
 }
 
+// Work of other agents, which the page reads when a run begins or ends
+
+const tasks = new TaskCards(byId("tasks"), (id) => request("POST", `/v1/runs/${encodeURIComponent(id)}:cancel`, {}).catch((e) => announce(e.message)).finally(showTasks));
+let mayReadTasks = true; // a customer may not
+let tasksOf = ""; // the runs for which they were read
+async function showTasks() {
+  const c = current;
+  if (!c || !mayReadTasks) return tasks.show({});
+  try {
+    const state = await request("GET", `/v1/sessions/${encodeURIComponent(c.id)}/state`);
+    if (c === current) tasks.show(state.pendingRequests);
+  } catch (e) {
+    mayReadTasks = e.status !== 403;
+    tasks.show({});
+  }
+  grown();
+}
+setInterval(() => tasks.tick(), 1000);
+setInterval(() => tasks.count && showTasks(), 5000); // one may have ended without a run of this conversation
+
 // Lists
 
 let listing = 0;
 function changed(c) {
   c.showQueue();
+  const runs = `${c.id} ${c.runs.size} ${c.openRuns.length}`;
+  if (c === current && runs !== tasksOf) {
+    tasksOf = runs;
+    showTasks();
+  }
   listing ||= requestAnimationFrame(() => {
     listing = 0;
     showList();
@@ -203,6 +229,8 @@ function openConversation(id, replace = false) {
   fit();
   showNotice("");
   byId("messages").replaceChildren(...(current ? [current.root] : []));
+  tasks.show({});
+  if (current?.runs.size) showTasks();
   if (current) {
     channel.follow(current.id, "");
     if (current.agents.length && agents.some((a) => a.agent_id === current.agents.at(-1))) byId("agent").value = current.agents.at(-1);

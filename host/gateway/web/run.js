@@ -67,6 +67,12 @@ export class RunView {
   showMessage(text, truncated) {
     this.user.hidden = false;
     if (!truncated) this.message = text;
+    const outcome = /^\{"kind":"skill_(?:response|timeout)".*?"status":"(completed|error|timeout)"/.exec(text)?.[1];
+    if (outcome) {
+      const texts = { completed: "Another agent has answered.", error: "Another agent could not answer.", timeout: "Another agent has not answered in time." };
+      this.user.replaceChildren(el("div", { class: "muted small", text: texts[outcome] }));
+      return;
+    }
     this.user.replaceChildren(el("span", { class: "visually-hidden", text: "You: " }), el("div", { class: "bubble", text: truncated ? text + " …" : text }));
   }
 

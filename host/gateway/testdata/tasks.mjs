@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shows pending work with the module of the chat page: node tasks.mjs MODULE, and prints what is shown, a line for each card,
+// and what was cancelled.
+class Recorded {
+  children = [];
+  constructor(name) {
+    this.name = name;
+  }
+  addEventListener(_, listener) {
+    this.press = listener;
+  }
+  setAttribute() {}
+  append(...children) {
+    this.children.push(...children);
+  }
+  replaceChildren(...children) {
+    this.children = children;
+  }
+  set textContent(text) {
+    this.children = [text];
+  }
+  toString() {
+    return this.children.join(" ");
+  }
+}
+globalThis.document = { createElement: (name) => new Recorded(name) };
+
+const { TaskCards } = await import(process.argv[2]);
+const cancelled = [];
+const cards = new TaskCards(new Recorded("div"), (id) => cancelled.push(id));
+const pending = {
+  a: { agent: "secret", skill: "look_up", taskId: "a", startTime: 1_000, status: "pending" },
+  b: { agent: "secret", skill: "pay", taskId: "b", startTime: 61_000, status: "waiting" },
+  c: { agent: "secret", skill: "old", taskId: "c", startTime: 0, status: "late" },
+};
+cards.show(pending, 42_000);
+console.log(cards.root.children.join("\n"));
+cards.tick(3_662_000);
+console.log(cards.root.children.join("\n"));
+cards.root.children[0].children.at(-1).press();
+console.log(cancelled.join(), cards.count, cards.root.hidden);
+cards.show({}, 0);
+console.log(cards.count, cards.root.hidden);
