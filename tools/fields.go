@@ -67,6 +67,7 @@ var declaredFields = []declaredField{
 	{name: "url", want: "text", server: true, target: func(d *Declared) any { return &d.URL }},
 	{name: "method", want: "text", server: true, target: func(d *Declared) any { return &d.Method }},
 	{name: "headers", want: "a table of headers", server: true, target: func(d *Declared) any { return &d.Headers }},
+	{name: "identity", want: "text", server: true, target: func(d *Declared) any { return &d.Identity }},
 	{name: "body", want: "JSON", server: true, target: func(d *Declared) any { return &d.Body }},
 	{name: "input_schema", want: "a JSON schema", target: func(d *Declared) any { return &d.InputSchema }},
 	{name: "timeout_ms", min: 1, max: TimeoutMax.Milliseconds(), target: func(d *Declared) any { return &d.TimeoutMS }},
@@ -375,8 +376,13 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 	// Without a valid schema the placeholders cannot be checked.
 	known := func(name string) bool { return err != nil || properties[name] }
 	if d.Kind != KindClient {
-		if err := checkURL(d.URL, known); err != nil {
+		choice("identity", d.Identity, Identities...)
+		ofIdentity := func(name string) bool { return strings.HasPrefix(name, identityHeaderPrefix) || known(name) }
+		if err := cmp.Or(d.checkIdentity(d.URL, true), checkURL(withoutIdentity(d.URL), ofIdentity)); err != nil {
 			report("url", "%v", err)
+		}
+		if err := d.checkIdentity(string(d.Body), false); err != nil {
+			report("body", "%v", err)
 		}
 		problems = append(problems, d.checkHeaders()...)
 		if len(d.Body) > 0 {
@@ -571,7 +577,7 @@ func (d *Declared) checkHeaders() (problems FieldErrors) {
 		switch {
 		case name == "" || len(name) > NameBytesMax || strings.Trim(lower, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "":
 			report("want the name of a header: 1 to %d letters, digits, '-' and '_'", NameBytesMax)
-		case slices.Contains(ownHeaders, lower) || strings.HasPrefix(lower, "proxy-"):
+		case slices.Contains(ownHeaders, lower) || strings.HasPrefix(lower, "proxy-") || strings.HasPrefix(strings.ReplaceAll(lower, "_", "-"), identityHeaderPrefix):
 			report("is set by the server; remove it")
 		case used[lower]:
 			report("occurs twice; names differ in upper and lower case only")
@@ -583,6 +589,8 @@ func (d *Declared) checkHeaders() (problems FieldErrors) {
 			report("%d bytes, at most %d allowed", len(h.Value), HeaderBytesMax)
 		case strings.ContainsFunc(h.Value, func(c rune) bool { return c < ' ' && c != '\t' || c > '~' }) || strings.Trim(h.Value, " \t") != h.Value:
 			report("want printable ASCII without blanks at the ends")
+		case d.checkIdentity(h.Value, false) != nil:
+			report("%v", d.checkIdentity(h.Value, false))
 		}
 		used[lower] = true
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -18,8 +19,9 @@ import (
 
 // arguments are the members of a JSON object, in their order.
 type arguments struct {
-	members []argument
-	index   map[string]int // position in members, by name
+	members  []argument
+	index    map[string]int // position in members, by name
+	identity *Identity      // nil: placeholders of an identity have no value
 }
 
 type argument struct {
@@ -78,6 +80,7 @@ func plainText(v jsontext.Value) (text string, ok bool) {
 type piece struct {
 	text       string
 	isArgument bool
+	isIdentity bool // the value is that of an Identity
 }
 
 // parsePieces splits a part of a URL at its placeholders.
@@ -93,11 +96,19 @@ func parsePieces(text string) (all []piece, err error) {
 		if !found {
 			return all, nil
 		}
+		if inner, opened := strings.CutPrefix(rest, "{"); opened {
+			name, after, closed := strings.Cut(inner, "}}")
+			if !closed || !slices.Contains(identityNames, name) {
+				return nil, errors.New("contains {{ without user, session, agent or run and }}")
+			}
+			all, text = append(all, piece{name, true, true}), after
+			continue
+		}
 		name, after, closed := strings.Cut(rest, "}")
 		if !closed || name == "" || strings.Contains(name, "{") {
 			return nil, errors.New("contains a { without a name and a }: want {name}, within one segment of the path or one parameter of the query")
 		}
-		all, text = append(all, piece{name, true}), after
+		all, text = append(all, piece{text: name, isArgument: true}), after
 	}
 }
 
@@ -240,7 +251,7 @@ func fillSegment(pieces []piece, args *arguments) (string, *actor.Refusal) {
 			plain.WriteString(literal)
 			continue
 		}
-		a := args.find(p.text)
+		a := args.of(p)
 		if a == nil {
 			return "", refuseArgument(p.text, "the path of the URL needs it")
 		}
@@ -271,7 +282,7 @@ func (t *urlTemplate) fillQuery(args *arguments, all bool) (string, *actor.Refus
 		var b strings.Builder
 		absent := false
 		for _, p := range pieces {
-			switch a := args.find(p.text); {
+			switch a := args.of(p); {
 			case !p.isArgument:
 				b.WriteString(p.text)
 			case a == nil:
@@ -372,8 +383,8 @@ func fillBody(template []byte, args *arguments) ([]byte, error) {
 		if err != nil {
 			return nil, errors.New("body: invalid JSON")
 		}
-		name, replaced := placeholder(d, token)
-		switch a := args.find(name); {
+		p, replaced := placeholder(d, token)
+		switch a := args.of(p); {
 		case !replaced:
 			err = e.WriteToken(token)
 		case a == nil:
@@ -391,15 +402,21 @@ func fillBody(template []byte, args *arguments) ([]byte, error) {
 	return bytes.TrimRight(out.Bytes(), "\n"), nil
 }
 
-// placeholder returns the name of the argument that replaces the string just read.
-func placeholder(d *jsontext.Decoder, token jsontext.Token) (name string, ok bool) {
+// placeholder returns what replaces the string just read.
+func placeholder(d *jsontext.Decoder, token jsontext.Token) (p piece, ok bool) {
 	if token.Kind() != '"' {
-		return "", false
+		return p, false
 	}
 	if in, n := d.StackIndex(d.StackDepth()); in == '{' && n%2 == 1 {
-		return "", false // the name of a member
+		return p, false // the name of a member
 	}
-	name, opened := strings.CutPrefix(token.String(), "{")
+	text := token.String()
+	for _, name := range identityNames {
+		if text == "{{"+name+"}}" {
+			return piece{name, true, true}, true
+		}
+	}
+	name, opened := strings.CutPrefix(text, "{")
 	name, closed := strings.CutSuffix(name, "}")
-	return name, opened && closed && name != "" && !strings.ContainsAny(name, "{}")
+	return piece{text: name, isArgument: true}, opened && closed && name != "" && !strings.ContainsAny(name, "{}")
 }

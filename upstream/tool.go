@@ -47,6 +47,10 @@ type ToolInput struct {
 	Arguments []byte // JSON object, which satisfies the schema of the tool
 	Key       string // idempotency key, the same for all attempts; "" sends none
 	Trace     string // see actor.Call.Trace; an invalid one is omitted
+
+	// Identity is sent in headers and for placeholders {{user}}, {{session}}, {{agent}} and {{run}} of URL, headers
+	// and body; nil: the server is not told who asks.
+	Identity *Identity
 }
 
 var toolMethods = []string{"GET", "POST", "PUT", "PATCH", "DELETE"}
@@ -69,7 +73,7 @@ func (t HTTPTool) parse() (urlTemplate, error) {
 		return urlTemplate{}, fmt.Errorf("url: %w", err)
 	}
 	for _, h := range t.Headers {
-		if lower := strings.ToLower(h.Name); slices.Contains(connectionHeaders, lower) || strings.HasPrefix(lower, "proxy-") {
+		if lower := strings.ToLower(h.Name); slices.Contains(connectionHeaders, lower) || strings.HasPrefix(lower, "proxy-") || strings.HasPrefix(strings.ReplaceAll(lower, "_", "-"), identityPrefix) {
 			return urlTemplate{}, fmt.Errorf("headers: %.80q is reserved: remove it", h.Name)
 		}
 	}
@@ -104,6 +108,11 @@ func (t HTTPTool) Request(in ToolInput) (Request, *actor.Refusal) {
 	if err != nil {
 		return invalid(fmt.Errorf("arguments: %w", err))
 	}
+	args.identity = in.Identity
+	declared := t.Headers
+	if in.Identity != nil {
+		declared = in.Identity.fillHeaders(declared)
+	}
 	r := Request{Method: t.method(), Headers: []Header{{Name: "accept", Value: "application/json, text/*;q=0.9, */*;q=0.1"}}}
 	if in.Key != "" {
 		r.Headers = append(r.Headers, Header{Name: "idempotency-key", Value: in.Key})
@@ -125,7 +134,10 @@ func (t HTTPTool) Request(in ToolInput) (Request, *actor.Refusal) {
 	r.Headers = slices.DeleteFunc(append(r.Headers, traceHeaders(in.Trace)...), func(own Header) bool {
 		return slices.ContainsFunc(t.Headers, func(h Header) bool { return strings.EqualFold(h.Name, own.Name) })
 	})
-	r.Headers = append(r.Headers, t.Headers...)
+	r.Headers = append(r.Headers, declared...)
+	if in.Identity != nil {
+		r.Headers = append(r.Headers, in.Identity.headers()...)
+	}
 	if refusal := checkHeaders(r.Headers); refusal != nil {
 		refusal.Detail = "tool " + t.Name + ": " + refusal.Detail
 		return Request{}, refusal

@@ -312,3 +312,53 @@ func TestCustomerSeesNoMechanism(t *testing.T) {
 		}
 	}
 }
+
+// Ways around limits that other systems had: the same name in the query, in another face, as another kind of
+// credential, or in a URL.
+func TestWaysAroundTokens(t *testing.T) {
+	m := newAuthorization(t)
+	operator := m.createLimitedKey(`{"scopes":["operator"]}`)
+	token := m.issue(operator, `{"user":"alice","agents":["helper"]}`)
+	bearer := []string{"Authorization", "Bearer " + token}
+	const body = `{"content":"x"}`
+	for name, c := range map[string]struct {
+		method, path, body string
+		headers            []string
+		status             int
+	}{
+		"the agent in the query":          {"POST", "/v1/agents/helper/messages?agent=coordinator", body, bearer, 400},
+		"the agent in the query twice":    {"POST", "/v1/agents/helper/messages?agent_id=coordinator&agent=coordinator", body, bearer, 400},
+		"the agent in the body":           {"POST", "/v1/agents/helper/messages", `{"content":"x","agent_id":"coordinator"}`, bearer, 400},
+		"the agent as a model":            {"POST", "/v1/openai/chat/completions?model=coordinator", `{"model":"helper","messages":[{"role":"user","content":"x"}]}`, bearer, 403},
+		"a model of the server":           {"POST", "/v1/chat/completions", `{"model":"scripted","messages":[{"role":"user","content":"x"}]}`, bearer, 403},
+		"the agent by the contract":       {"POST", "/v1/agents/coordinator:invoke", `{"message":"x"}`, bearer, 401},
+		"an escaped agent":                {"POST", "/v1/agents/coordinato%72/messages", body, bearer, 400},
+		"the transcript of another agent": {"GET", "/v1/sessions/s-1/messages?agent=coordinator", "", bearer, 404},
+		"the token as a run token":        {"POST", "/v1/agents/helper/messages", body, []string{"x-run-token", token}, 401},
+		"the token and a run token":       {"GET", "/v1/sessions", "", append(bearer, "x-run-token", m.token), 403},
+		"a run token as a token":          {"GET", "/v1/sessions", "", []string{"Authorization", "Bearer " + m.token}, 403},
+		"the token and a run":             {"POST", "/v1/tools/blocked:invoke", `{"args":{}}`, append(bearer, "x-run-id", m.run), 403},
+		"the token and a run in the body": {"POST", "/v1/tools/blocked:invoke", `{"args":{},"run_id":"` + m.run + `"}`, bearer, 401},
+		"two users":                       {"GET", "/v1/sessions?user=bob", "", append(bearer, "X-User-Id", "alice"), 403},
+		"two origins":                     {"GET", "/v1/sessions", "", append(bearer, "Origin", "https://evil.example"), 403},
+	} {
+		if status, _, answer := m.do(c.method, c.path, c.body, c.headers...); status != c.status && !(c.status == 401 && status == 403 || c.status == 403 && status == 400) {
+			t.Errorf("%s: %d %s, want %d", name, status, answer, c.status)
+		}
+	}
+	c := m.channel("", http.Header{"Origin": {"http://" + m.address}, "Sec-Websocket-Protocol": {"troupe.v1+json", token}}) // as a page sends it
+	c.send(`{"type":"hello"}`)
+	c.until("state", "READY")
+	c.send(`{"type":"hello","user_id":"bob"}`)
+	if _, code := c.next(); code != ingress.CloseProtocol {
+		t.Errorf("a second hello: %d", code)
+	}
+	c = m.channel(`{"type":"hello","user_id":"bob","api_key":"`+token+`"}`, nil)
+	if m := c.until("error", ""); m.Code != "forbidden_user" {
+		t.Errorf("another user: %+v", m)
+	}
+	c = m.channel(`{"type":"hello","api_key":"`+token[:len(token)-2]+`"}`, nil)
+	if m := c.until("error", ""); m.Code != "unauthorized" {
+		t.Errorf("a damaged token: %+v", m)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // call performs a call of a tool. A call whose tool may be repeated is sent a second time if its
@@ -52,7 +53,7 @@ func (s *server) call(ctx context.Context, tool string, repeatable bool, input [
 			return tools.Refused(refusal)
 		}
 		var unsent atomic.Bool
-		got, err := l.callTool(context.WithValue(ctx, unsentKey{}, &unsent), &sdk.CallToolParams{Meta: metaOf(ctx), Name: tool, Arguments: jsontext.Value(input)})
+		got, err := l.callTool(context.WithValue(ctx, unsentKey{}, &unsent), &sdk.CallToolParams{Meta: s.metaOf(ctx), Name: tool, Arguments: jsontext.Value(input)})
 		l.end()
 		if err == nil {
 			a := answerOf(got)
@@ -164,19 +165,28 @@ func (s *server) noteTimeout(l *link) {
 	}
 }
 
-// metaOf returns the metadata of a call: the trace, and an identity that a repetition of the call
-// has as well.
-func metaOf(ctx context.Context) sdk.Meta {
+// metaOf returns the metadata of the call of a context.
+func (s *server) metaOf(ctx context.Context) sdk.Meta {
 	call, ok := engine.ToolCallOf(ctx)
 	if !ok {
 		return nil
 	}
+	return s.metaFor(&call)
+}
+
+// metaFor returns the metadata of a call: the trace, an identity that a repetition of the call
+// has as well, and if the configuration says so who asks.
+func (s *server) metaFor(call *engine.ToolCall) sdk.Meta {
 	meta := sdk.Meta{"troupe.run/tool_call_id": call.ID.String()}
 	if parent, state, _ := strings.Cut(call.Call.Trace, " "); parent != "" {
 		meta["traceparent"] = parent
 		if state != "" {
 			meta["tracestate"] = state
 		}
+	}
+	if s.config.Identity != "" {
+		who := upstream.IdentityOf(&call.Call)
+		meta["troupe.run/user"], meta["troupe.run/session"], meta["troupe.run/agent"], meta["troupe.run/run"] = who.User, who.Session, who.Agent, who.Run
 	}
 	return meta
 }

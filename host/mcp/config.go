@@ -34,6 +34,7 @@ type Config struct {
 	TimeoutMS      int64  // maximum time of a call; 0: tools.TimeoutDefault
 	MaxResultBytes int    // size of a result that an agent gets as a whole; 0: tools.ResultBytesDefault
 	Concurrency    int    // calls at once; 0: 16. Further calls wait
+	Identity       string // how it is told who asks, one of tools.Identities: in _meta; "": it is not
 	Policy         string // decision about calls of its tools; "": the default of the deployment
 	// TrustAnnotations means that a tool which its server calls read-only or idempotent may be
 	// performed twice.
@@ -84,7 +85,7 @@ func (c *Config) Check() error {
 	}
 	// The rules of the other fields are those of a tool.
 	as := tools.Declared{Name: "x", URL: cmp.Or(c.URL, "http://localhost"), Headers: c.Headers, TimeoutMS: c.TimeoutMS,
-		MaxResultBytes: c.MaxResultBytes, Concurrency: c.Concurrency, Policy: c.Policy}
+		MaxResultBytes: c.MaxResultBytes, Concurrency: c.Concurrency, Policy: c.Policy, Identity: c.Identity}
 	if c.Command != "" {
 		as.Headers = nil
 	}

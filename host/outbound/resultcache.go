@@ -30,7 +30,8 @@ type resultCache struct {
 	bytes int
 }
 
-// resultKey identifies a call of a tool: namespace, agent, definition of the tool, and arguments.
+// resultKey identifies a call of a tool: namespace, agent, definition of the tool, and arguments; for a tool
+// that is told who asks also the user and the session.
 type resultKey [sha256.Size]byte
 
 type keptResult struct {
@@ -47,6 +48,9 @@ func keyOfCall(op *runtime.Tool) resultKey {
 	definition := op.Declared.Hash()
 	to := op.Context.Call.To
 	fmt.Fprintf(h, "%s/%s/%x/", to.Tenant, to.Agent, definition[:]) // names have no slash
+	if op.Declared.Identity != "" {
+		fmt.Fprintf(h, "%q/%s/", op.Context.Call.Principal, to.Key)
+	}
 	_, _ = h.Write(op.Input)
 	return resultKey(h.Sum(nil))
 }

@@ -91,6 +91,10 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	}
 	call := &op.Context.Call
 	input := upstream.ToolInput{Arguments: op.Input, Trace: call.Trace}
+	if d.Identity != "" {
+		who := upstream.IdentityOf(call)
+		input.Identity = &who
+	}
 	if id != (actor.EffectID{}) { // unlike its String, the key holds the whole run ID
 		input.Key = fmt.Sprintf("%s.%d.%d", id.Run, id.Step, id.Index)
 	}

@@ -35,10 +35,11 @@ type mcpTable struct {
 	MaxResultBytes   int            `toml:"max_result_bytes"`
 	Concurrency      int            `toml:"concurrency"`
 	Policy           string         `toml:"policy"`
+	Identity         string         `toml:"identity"`
 	TrustAnnotations bool           `toml:"trust_annotations"`
 }
 
-var mcpFields = []string{"command", "args", "env", "url", "headers", "timeout_ms", "max_result_bytes", "concurrency", "policy", "trust_annotations"}
+var mcpFields = []string{"command", "args", "env", "url", "headers", "timeout_ms", "max_result_bytes", "concurrency", "identity", "policy", "trust_annotations"}
 
 // readServers reads the MCP servers of a file, the tables [mcp.NAME].
 func (f *AgentFiles) readServers(path, text string) {
@@ -80,7 +81,7 @@ func (f *AgentFiles) readServers(path, text string) {
 		t := file.MCP[name]
 		at, field := lineOf(text, name), "mcp."+name
 		c := mcp.Config{Command: t.Command, Args: t.Args, Env: t.Env, URL: t.URL, TimeoutMS: t.TimeoutMS, MaxResultBytes: t.MaxResultBytes,
-			Concurrency: t.Concurrency, Policy: t.Policy, TrustAnnotations: t.TrustAnnotations}
+			Concurrency: t.Concurrency, Policy: t.Policy, Identity: t.Identity, TrustAnnotations: t.TrustAnnotations}
 		var problems tools.FieldErrors
 		c.Headers, problems = readHeaders(t.Headers)
 		var further tools.FieldErrors

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// A server is told who asks in each call, and only if its configuration says so.
+func TestMetaHasIdentityIfAskedFor(t *testing.T) {
+	call := engine.ToolCall{ID: runs.ToolCallID{Run: actor.NewCallID(1, 2, 3)}, Call: actor.Call{ID: actor.NewCallID(1, 2, 3), Principal: "alice", To: actor.NewID("front", "s-1")}}
+	for _, identity := range append([]string{""}, tools.Identities...) {
+		s := &server{config: Config{Identity: identity}}
+		meta := s.metaFor(&call)
+		for name, want := range map[string]string{"user": "alice", "session": "s-1", "agent": "front", "run": call.Call.ID.String()} {
+			if got := meta["troupe.run/"+name]; (identity != "") != (got == want) || identity == "" && got != nil {
+				t.Errorf("identity %q: %s is %v, want %s", identity, name, got, want)
+			}
+		}
+	}
+}
