@@ -59,6 +59,15 @@ type Reader interface {
 	SessionEnd(tenant, session string) (runs.SessionCursor, error)
 }
 
+// Unavailable is the error of a Reader whose store cannot be read now, which passes by itself.
+type Unavailable struct{ Err error }
+
+// Error implements error.
+func (u Unavailable) Error() string { return u.Err.Error() }
+
+// Unwrap returns the reason.
+func (u Unavailable) Unwrap() error { return u.Err }
+
 // EachRun calls the callback each for every run of a tenant that a filter selects,
 // newest first.
 func EachRun(r Reader, tenant string, f runs.Filter, each func(*runs.Summary)) error {

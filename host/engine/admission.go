@@ -52,12 +52,15 @@ func (a *admission) update(now actor.Time, log Log) {
 	}
 }
 
+// storeAway is the time after which a client may ask again whether the store is back.
+const storeAway = 2 * time.Second
+
 // storageFull returns the refusal because of an error of Full or Exhausted: the storage is full or away. It returns nil for nil.
 func storageFull(err error) *actor.Refusal {
 	if err == nil {
 		return nil
 	}
-	r := &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 2 * time.Second, Detail: err.Error()}
+	r := &actor.Refusal{Reason: actor.Unavailable, RetryAfter: storeAway, Detail: err.Error()}
 	if errors.Is(err, syscall.ENOSPC) { // otherwise the database is away, which passes by itself
 		r.Field, r.RetryAfter = actor.StorageField, 10*time.Second
 	}

@@ -81,6 +81,8 @@ type Config struct {
 	Start uint64
 	Log   Log
 	Store store.Reader // the log's backing store, only read here
+	// Queries reads the same for Read; nil means Store. It may return store.Unavailable.
+	Queries store.Reader
 	// Sessions deletes sessions; nil if the log cannot.
 	Sessions Sessions
 	Agents   []actor.Definition // initial definitions
@@ -343,7 +345,14 @@ func (e *Engine) tooManyWatchers() *actor.Refusal {
 // Read passes the store to the given function. If Read returns nil, everything
 // that the function saw is durable and may be shown.
 func (e *Engine) Read(ctx context.Context, read func(store.Reader) error) error {
-	if err := read(e.config.Store); err != nil {
+	from := e.config.Queries
+	if from == nil {
+		from = e.config.Store
+	}
+	if err := read(from); err != nil {
+		if away, ok := errors.AsType[store.Unavailable](err); ok {
+			return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: storeAway, Detail: away.Error()}
+		}
 		return err
 	}
 	return e.barrier(ctx)

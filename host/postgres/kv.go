@@ -20,8 +20,11 @@ import (
 const (
 	// A Get needs a connection while a Scan of the same goroutine holds one, so both have a pool.
 	getConnections, scanConnections = 6, 24
-	// readPatience is the time for which a read waits for a database that is away.
-	readPatience = 30 * time.Second
+	// readTimeout bounds one statement that reads.
+	readTimeout = 30 * time.Second
+	// A read waits for a database that is away: that of a cell, whose work continues afterwards, for
+	// loadPatience, that of a client for queryPatience.
+	loadPatience, queryPatience = 10 * time.Minute, 2 * time.Second
 	// readAgain is the time between two attempts.
 	readAgain = 250 * time.Millisecond
 	// The first page of a scan is small, because most scans end early.
@@ -29,7 +32,10 @@ const (
 )
 
 // keys reads troupe.kv.
-type keys struct{ gets, scans *pgxpool.Pool }
+type keys struct {
+	gets, scans *pgxpool.Pool
+	patience    time.Duration
+}
 
 func openKeys(ctx context.Context, c *pgx.ConnConfig) (k keys, err error) {
 	open := func(connections int32) (*pgxpool.Pool, error) {
@@ -45,6 +51,7 @@ func openKeys(ctx context.Context, c *pgx.ConnConfig) (k keys, err error) {
 		return k, err
 	}
 	k.scans, err = open(scanConnections)
+	k.patience = loadPatience
 	return k, err
 }
 
@@ -57,35 +64,35 @@ func (k keys) close() {
 	}
 }
 
-// Unavailable is the error of a read while the database is away.
-type Unavailable struct{ Err error }
-
-// Error implements error.
-func (u Unavailable) Error() string { return "the database is away: " + u.Err.Error() }
-
-// Unwrap returns the reason.
-func (u Unavailable) Unwrap() error { return u.Err }
-
-// read repeats a read until the database answers, at most for readPatience.
-func read(f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
-	defer cancel()
-	for {
+// read repeats a read until the database answers, or patience ends.
+func (k keys) read(f func(ctx context.Context) error) error {
+	for began := time.Now(); ; {
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		err := f(ctx)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || !passes(err) {
+		cancel()
+		switch {
+		case err == nil || errors.Is(err, pgx.ErrNoRows) || !passes(err):
 			return err
+		case time.Since(began) > k.patience:
+			return unavailable(err)
 		}
-		select {
-		case <-ctx.Done():
-			return Unavailable{explain(err)}
-		case <-time.After(readAgain):
-		}
+		time.Sleep(readAgain)
 	}
 }
 
+func unavailable(err error) error {
+	return store.Unavailable{Err: fmt.Errorf("the database is away: %w", explain(err))}
+}
+
+// queries is the store.KV for what clients ask. It accepts no rows.
+type queries struct{ keys }
+
+// Apply implements store.KV.
+func (queries) Apply([]store.Row) error { return errors.New("only for queries") }
+
 // Get implements store.KV.
 func (k keys) Get(key []byte) (value []byte, ok bool, err error) {
-	err = read(func(ctx context.Context) error {
+	err = k.read(func(ctx context.Context) error {
 		return k.gets.QueryRow(ctx, "SELECT v FROM troupe.kv WHERE k = $1", key).Scan(&value)
 	})
 	switch {
@@ -113,7 +120,7 @@ func (k keys) ScanBack(from, to []byte, each func(key, value []byte) bool) error
 // range that follows a key. A read that fails before the first row was passed on is repeated.
 func (k keys) scan(query string, from, to []byte, each func(key, value []byte) bool, next func(last []byte) ([]byte, []byte)) error {
 	passed := false
-	err := read(func(ctx context.Context) error {
+	err := k.read(func(ctx context.Context) error {
 		c, err := k.scans.Acquire(ctx)
 		if err != nil {
 			return err
@@ -132,7 +139,7 @@ func (k keys) scan(query string, from, to []byte, each func(key, value []byte) b
 		return err
 	})
 	if c, ok := errors.AsType[cut](err); ok {
-		err = Unavailable{explain(c.err)}
+		err = unavailable(c.err)
 	}
 	if err != nil {
 		return fmt.Errorf("keys from %s: %w", from, err)
@@ -188,9 +195,9 @@ func end(c *pgx.Conn) error {
 	return perform(c, &b)
 }
 
-// perform sends statements that only read, at most for readPatience.
+// perform sends statements that only read, at most for readTimeout.
 func perform(c *pgx.Conn, b *pgx.Batch) error {
-	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	return c.SendBatch(ctx, b).Close()
 }

@@ -387,6 +387,13 @@ func (s *Store) VerifyAll() (store.Mark, error) {
 	return end, nil
 }
 
+// Queries returns a reader that waits only a moment for a database that is away.
+func (s *Store) Queries() store.Reader {
+	k := s.keys
+	k.patience = queryPatience
+	return store.Rows{KV: queries{k}, Index: s.Rows.Index}
+}
+
 // Examine checks all of a store that no process writes. It changes nothing.
 func Examine(url string, progress func(keys uint64)) (x store.Examination, err error) {
 	s, err := Open(url, "", Options{ReadOnly: true, Idle: true})
@@ -407,7 +414,7 @@ func (s *Store) Secret() ([]byte, error) { return bytes.Clone(s.secret), nil }
 // left, so it is unlimited.
 func (s *Store) Usage() (store.Usage, error) {
 	var stored int64
-	err := read(func(ctx context.Context) error {
+	err := s.keys.read(func(ctx context.Context) error {
 		return s.gets.QueryRow(ctx, "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c WHERE relnamespace = 'troupe'::regnamespace AND relkind = 'r'").Scan(&stored)
 	})
 	return store.Usage{Free: math.MaxUint64, Stored: uint64(stored), Of: map[string]uint64{}}, err

@@ -334,3 +334,31 @@ func TestReadOnlyBesideTheWriter(t *testing.T) {
 		t.Errorf("the writer was disturbed: %v", err)
 	}
 }
+
+// What a client asks while the database is away is refused as unavailable. What a cell loads is there
+// once the database is back.
+func TestQueriesAreRefusedWhileAway(t *testing.T) {
+	server := postgrestest.Start(t)
+	s := mustOpen(t, server.Database(), Options{})
+	id := actor.NewID("writer", "a")
+	b := batch(t, s, message(id, 1))
+	if err := s.Append(&b); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill(syscall.SIGQUIT)
+	if _, err := s.Queries().Load(id); !errors.As(err, new(store.Unavailable)) {
+		t.Errorf("query: %v", err)
+	}
+	loaded := make(chan error, 1)
+	go func() {
+		saved, err := s.Load(id)
+		if err == nil && len(saved.Entries) != 1 {
+			err = fmt.Errorf("%d entries", len(saved.Entries))
+		}
+		loaded <- err
+	}()
+	server.Run()
+	if err := <-loaded; err != nil {
+		t.Errorf("load: %v", err)
+	}
+}

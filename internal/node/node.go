@@ -150,7 +150,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	}
 	present := devices.New(func() actor.Time { return actor.Time(time.Now().UnixNano()) })
 	e, err := engine.Start(engine.Config{
-		Node: actor.NodeID(c.Name), Start: n.store.End().Batch, Log: n.log, Store: n.store, Sessions: n.log, Agents: definitions, Former: former,
+		Node: actor.NodeID(c.Name), Start: n.store.End().Batch, Log: n.log, Store: n.store, Queries: queriesOf(n.store), Sessions: n.log, Agents: definitions, Former: former,
 		Tools: n.catalog.catalog.Registry, Outbound: n.outbound, Devices: present, Models: n.outbound.Models(), Limits: c.Limits, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
 		Trace: n.trace.recorder(), Resumes: c.resumes(),
 	})

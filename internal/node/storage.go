@@ -41,6 +41,14 @@ func readUsage(s storage) func() (store.Usage, error) {
 	}
 }
 
+// queriesOf returns the reader for what clients ask.
+func queriesOf(s storage) store.Reader {
+	if p, ok := s.(*postgres.Store); ok {
+		return p.Queries()
+	}
+	return s
+}
+
 // openStorage opens the store of a node and its log.
 func openStorage(c *Config, logger *slog.Logger) (storage, *logs.Log, error) {
 	if c.Store != "" {
