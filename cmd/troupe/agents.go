@@ -41,16 +41,7 @@ Examples:
 
 // Run executes the command.
 func (c *AgentsListCmd) Run(s streams) error {
-	var all []jsontext.Value
-	err := c.client().pages("/v1/agents", func(body []byte) (next string, err error) {
-		var page struct {
-			Agents []jsontext.Value `json:"agents"`
-			Next   string           `json:"next_cursor"`
-		}
-		err = json.Unmarshal(body, &page)
-		all = append(all, page.Agents...)
-		return page.Next, err
-	})
+	all, err := allOf[jsontext.Value](c.client(), "/v1/agents")
 	if err != nil {
 		return err
 	}

@@ -111,10 +111,9 @@ func left(now time.Time, at string) string {
 	return max(time.Unix(0, int64(t)).Sub(now), 0).Round(time.Second).String()
 }
 
-// approvalList is a page of GET /v1/approvals, or several of them.
+// approvalList is the list of GET /v1/approvals.
 type approvalList struct {
 	Approvals []jsontext.Value `json:"approvals"`
-	Next      string           `json:"next_cursor,omitzero"`
 }
 
 // Time for which a server that is loading its runs is asked again, and the delay between
@@ -138,20 +137,15 @@ func retryStarting(request func() error) error {
 // approvals returns the tool calls that wait for a person, the oldest first, as JSON and
 // decoded.
 func (c client) approvals() (list approvalList, all []approvalView, err error) {
-	list.Approvals = []jsontext.Value{}
-	err = c.pages("/v1/approvals", func(body []byte) (next string, err error) {
-		var page approvalList
-		err = json.Unmarshal(body, &page)
-		for _, raw := range page.Approvals {
-			a := approvalView{namespace: c.namespace}
-			err = cmp.Or(err, json.Unmarshal(raw, &a))
-			if c.namespace == ingress.EveryUser {
-				a.namespace = namespaceOf(a.Actor)
-			}
-			list.Approvals, all = append(list.Approvals, raw), append(all, a)
+	list.Approvals, err = allOf[jsontext.Value](c, "/v1/approvals")
+	for _, raw := range list.Approvals {
+		a := approvalView{namespace: c.namespace}
+		err = cmp.Or(err, json.Unmarshal(raw, &a))
+		if c.namespace == ingress.EveryUser {
+			a.namespace = namespaceOf(a.Actor)
 		}
-		return page.Next, err
-	})
+		all = append(all, a)
+	}
 	return list, all, err
 }
 

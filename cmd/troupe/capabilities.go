@@ -35,16 +35,7 @@ Examples:
 
 // Run executes the command.
 func (c *CapabilitiesListCmd) Run(s streams) error {
-	var all []jsontext.Value
-	err := c.client().pages("/v1/capabilities", func(body []byte) (next string, err error) {
-		var page struct {
-			All  []jsontext.Value `json:"capabilities"`
-			Next string           `json:"next_cursor"`
-		}
-		err = json.Unmarshal(body, &page)
-		all = append(all, page.All...)
-		return page.Next, err
-	})
+	all, err := allOf[jsontext.Value](c.client(), "/v1/capabilities")
 	if err != nil {
 		return err
 	}

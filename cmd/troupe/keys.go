@@ -322,17 +322,7 @@ func (k serverKeys) create(n newKey) (made key, err error) {
 }
 
 func (k serverKeys) list() ([]key, error) {
-	all := []key{}
-	err := k.pages("/v1/keys", func(body []byte) (next string, err error) {
-		var page struct {
-			Keys []key  `json:"keys"`
-			Next string `json:"next_cursor"`
-		}
-		err = json.Unmarshal(body, &page)
-		all = append(all, page.Keys...)
-		return page.Next, err
-	})
-	return all, err
+	return allOf[key](k.client, "/v1/keys")
 }
 
 func (k serverKeys) revoke(id string) ([]string, error) {

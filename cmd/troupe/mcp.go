@@ -189,16 +189,7 @@ func (b *mcpBridge) refresh(ctx context.Context) error {
 	defer cancel()
 	to := b.to
 	to.ctx = ctx
-	var all []agentView
-	err := to.pages("/v1/agents", func(body []byte) (next string, err error) {
-		var page struct {
-			Agents []agentView `json:"agents"`
-			Next   string      `json:"next_cursor"`
-		}
-		err = json.Unmarshal(body, &page)
-		all = append(all, page.Agents...)
-		return page.Next, err
-	})
+	all, err := allOf[agentView](to, "/v1/agents")
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
@@ -273,21 +274,29 @@ func (c client) get(path string) ([]byte, error) {
 // server accepts no escapes.
 func encodeQuery(q url.Values) string { return strings.ReplaceAll(q.Encode(), "%3A", ":") }
 
-// pages gets all pages of a list of agents or keys. The callback each returns the cursor
-// of the next page.
-func (c client) pages(path string, each func(body []byte) (next string, err error)) error {
-	q := url.Values{"limit": {strconv.Itoa(gateway.NamesMax)}}
+// allOf gets all pages of a list, such as /v1/agents, and returns their elements, at least an empty list.
+func allOf[T any](c client, path string) ([]T, error) {
+	all, q := []T{}, url.Values{"limit": {strconv.Itoa(gateway.NamesMax)}}
 	for {
 		body, err := c.get(path + "?" + encodeQuery(q))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		next, err := each(body)
+		var page map[string]jsontext.Value
+		var elements []T
+		next := ""
+		if err = json.Unmarshal(body, &page); err == nil && page["next_cursor"] != nil {
+			err = json.Unmarshal(page["next_cursor"], &next)
+		}
+		if list := page[strings.TrimPrefix(path, "/v1/")]; err == nil && list != nil {
+			err = json.Unmarshal(list, &elements)
+		}
+		all = append(all, elements...)
 		switch {
 		case err != nil || next == "":
-			return err
+			return all, err
 		case next == q.Get("cursor"):
-			return fmt.Errorf("server %s: the pages of %s do not end; is it a troupe server?", c.server, path)
+			return nil, fmt.Errorf("server %s: the pages of %s do not end; is it a troupe server?", c.server, path)
 		}
 		q.Set("cursor", next)
 	}
@@ -409,23 +418,14 @@ func (c client) problem(status int, body []byte) error {
 
 // nearestAgent returns the agent of the server whose name is nearest to a name, or "".
 func (c client) nearestAgent(name string) string {
-	var names []string
 	c.guessing = true
-	err := c.pages("/v1/agents", func(body []byte) (string, error) {
-		var page struct {
-			Agents []struct {
-				ID string `json:"agent_id"`
-			} `json:"agents"`
-			Next string `json:"next_cursor"`
-		}
-		err := json.Unmarshal(body, &page)
-		for _, a := range page.Agents {
-			names = append(names, a.ID)
-		}
-		return page.Next, err
-	})
+	all, err := allOf[agentView](c, "/v1/agents")
 	if err != nil {
 		return "" // the error itself matters more
+	}
+	var names []string
+	for _, a := range all {
+		names = append(names, a.ID)
 	}
 	return nearest.Of(name, names)
 }

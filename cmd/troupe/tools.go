@@ -91,16 +91,7 @@ func cutLine(text string, limit int) string {
 
 // Run executes the command.
 func (c *ToolsListCmd) Run(s streams) error {
-	var all []jsontext.Value
-	err := c.client().pages("/v1/tools", func(body []byte) (next string, err error) {
-		var page struct {
-			Tools []jsontext.Value `json:"tools"`
-			Next  string           `json:"next_cursor"`
-		}
-		err = json.Unmarshal(body, &page)
-		all = append(all, page.Tools...)
-		return page.Next, err
-	})
+	all, err := allOf[jsontext.Value](c.client(), "/v1/tools")
 	if err != nil {
 		return err
 	}
