@@ -205,6 +205,7 @@ func (c *ServeCmd) Run(s streams) error {
 	// start can be killed at any point.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
+	defer node.LimitGarbage()()
 	if _, err := fmt.Fprintln(s.out, n.url); err != nil {
 		return errors.Join(err, n.stop(0))
 	}
