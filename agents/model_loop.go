@@ -37,7 +37,7 @@ const summaryBytesMax = 1000
 
 func (t modelLoop) next(_ Config, state State) (Action, error) {
 	d := conversation{callIDs: map[string]bool{}, latest: contentOf(state.Request.Call.Parts)}
-	d.messages = append(d.messages, upstream.Message{Role: upstream.System, Text: t.spec.Prompt})
+	d.messages = append(d.messages, upstream.Message{Role: upstream.System, Text: fillPrompt(t.spec.Prompt, &state.Request)})
 	d.messages = append(d.messages, upstream.TranscriptMessages(state.Request.Transcript, contentOf)...)
 	d.messages = append(d.messages, upstream.Message{Role: upstream.User, Text: d.latest})
 	answers := state.Answers

@@ -119,7 +119,7 @@ func (t *orchestration) checkWorkflow(intent *contract.Intent) *contract.Violati
 // runtime writes for each prompt, lists the capabilities.
 func (t *orchestration) instructions() string {
 	var b strings.Builder
-	b.WriteString(t.spec().Prompt)
+	b.WriteString(fillPrompt(t.spec().Prompt, &t.request))
 	b.WriteString("\n\nFind out what the user wants. Answer with one JSON object and nothing else, and call no tool.\n" +
 		"- Set target_capability to a capability that the tool " + tools.RequestCapability + " lists, with its inputs, when another agent owns what is needed, when the domain is clearly another one, when a specialist gives a better result, or when data is missing here. Name further ones in secondary_targets if the user wants several things.\n" +
 		"- Set reply when it is your own task, when it is simple or as good here, or when asking others would only take time.\n" +
