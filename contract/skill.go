@@ -114,7 +114,7 @@ func EncodeTasks(tasks []Task) []byte {
 
 // IsOutcome reports whether the message of a detached call is its outcome, and no notice.
 func IsOutcome(message string) bool {
-	return strings.HasPrefix(message, `{"kind":"skill_response"`) || strings.HasPrefix(message, `{"kind":"skill_timeout"`)
+	return strings.HasPrefix(message, `{"kind":"skill_response"`) || strings.HasPrefix(message, `{"kind":"skill_timeout"`) || strings.HasPrefix(message, `{"kind":"reminder"`)
 }
 
 func number(n int64) jsontext.Value { return jsontext.Value(strconv.FormatInt(n, 10)) }
@@ -217,6 +217,11 @@ func SkillTimeout(c Correlation, after actor.Duration, waits actor.Hold) []byte 
 	all := append(append([]member{{"kind", quoted("skill_timeout")}}, c.members()...), member{"status", quoted("timeout")},
 		member{"message", quoted(fmt.Sprintf("Agent call timed out after %dms", after.Milliseconds()))})
 	return encodeMembers(append(all, waiting(waits)...))
+}
+
+// Reminder returns the message of a reminder.
+func Reminder(c Correlation, text string) []byte {
+	return encodeMembers(append(append([]member{{"kind", quoted("reminder")}}, c.members()...), member{"status", quoted("completed")}, member{"text", quoted(text)}))
 }
 
 // SkillWaiting returns the message for the asker of a call whose callee waits for the decision of a person. It

@@ -90,6 +90,9 @@ func (k Kind) String() string {
 // Delivered is the What of the Admit of a run whose message is the outcome of a detached call.
 const Delivered = "delivered"
 
+// Reminder is the What of a Detach that nobody is asked by.
+const Reminder = "reminder"
+
 // Silent is the What of a Detach whose outcome is not delivered.
 const Silent = "silent"
 

@@ -55,6 +55,16 @@ func (m mail) plan(t *turn, out *actor.Ask) *actor.Answer {
 	if given.Poll {
 		return m.poll(out.Name)
 	}
+	if given.Remind != "" {
+		p, refusal := m.reminder(t, out, given)
+		if refusal != nil {
+			m.cell.addJitter(refusal)
+			return &actor.Answer{Refusal: refusal}
+		}
+		t.detached = append(t.detached, p)
+		answer := tools.JSON(contract.Pending(correlation(&p)))
+		return &answer
+	}
 	before, callees := len(t.detached), []string{out.Name}
 	if given.Participants != nil {
 		callees = given.Participants
@@ -150,6 +160,36 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 	return store.Pending{Call: call, Tool: given.Tool, Skill: out.Operation, Client: given.Client, At: c.now, Clock: actor.NewClock(c.now, left)}, nil
 }
 
+// reminder returns the row of a reminder, whose callee is the actor itself and gets nothing, or the reason to refuse it.
+func (m mail) reminder(t *turn, out *actor.Ask, given tools.Detached) (store.Pending, *actor.Refusal) {
+	c, run, left := m.cell, t.run, out.Timeout
+	if given.At != 0 {
+		left = actor.Time(given.At * int64(time.Millisecond)).Sub(c.now)
+	}
+	rounds, rows := run.Call.Extensions.Rounds(), len(m.act.journal.Mail.Rows)+len(t.detached)
+	switch {
+	case !m.act.durable:
+		return store.Pending{}, actor.Refuse(actor.Rejected, "agent %s has durability none, so nothing would keep its reminders", m.act.id.Agent)
+	case left <= 0 || left > tools.ReminderTimeMax:
+		refusal := actor.Refuse(actor.Invalid, "%s: want a time within the next %d days", tools.Remind, tools.ReminderTimeMax/(24*time.Hour))
+		refusal.Field = "at"
+		return store.Pending{}, refusal
+	case rounds >= RoundsMax:
+		return store.Pending{}, actor.Refuse(actor.Rejected, "this turn follows from %d reminders and outcomes of detached calls, at most %d allowed", rounds, RoundsMax)
+	case rows >= store.PendingMax:
+		return store.Pending{}, actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "%s has %d detached calls and reminders pending, at most %d allowed", m.act.id, rows, store.PendingMax)
+	}
+	call := run.Call
+	call.ID, call.Parent, call.To, call.Operation, call.Chain = c.newCallID(), run.Call.ID, m.act.id, actor.HandleMessageFull, run.Call.Path()
+	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, left, 1, actor.Agent, 0, c.nextStamp(run)
+	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited()
+	call.Parts = actor.Text(given.Remind)
+	return store.Pending{Call: call, Tool: tools.Remind, Skill: tools.Remind, At: c.now, Clock: actor.NewClock(c.now, left)}, nil
+}
+
+// isReminder reports whether a row has no callee.
+func isReminder(p *store.Pending) bool { return p.Tool == tools.Remind }
+
 // correlation identifies a detached call to its asker.
 func correlation(p *store.Pending) contract.Correlation {
 	return contract.Correlation{Call: p.Call.ID, Client: p.Client}
@@ -235,8 +275,11 @@ func (m mail) send(t *turn) {
 		p := &planned[i]
 		m.cell.record(m.act, store.Detached{Pending: *p}, store.Shown{})
 		e := history.Event{Kind: history.Detach, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left}
-		if p.Silent {
+		switch {
+		case p.Silent:
 			e.What = history.Silent
+		case isReminder(p):
+			e.What = history.Reminder
 		}
 		m.cell.emit(e)
 		m.request(p)
@@ -256,7 +299,7 @@ func (m mail) request(p *store.Pending) {
 		m.act.rows[p.Call.ID] = s
 	}
 	left := m.calleeLeft(p)
-	if left <= 0 {
+	if left <= 0 || isReminder(p) {
 		s.retryAt = actor.Forever
 		return
 	}
@@ -319,6 +362,8 @@ func (m mail) expire() {
 		case m.cell.now < p.Clock.Due():
 		case p.Late:
 			m.end(&p, 0, "expired", nil)
+		case isReminder(&p):
+			m.settle(&p, "timeout", contract.Reminder(correlation(&p), actor.TextOf(p.Call.Parts)), 0, 0)
 		default:
 			m.settle(&p, "timeout", contract.SkillTimeout(correlation(&p), p.Clock.Left, p.Waits), max(m.calleeLeft(&p), 0)+lateGrace, 0)
 		}

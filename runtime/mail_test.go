@@ -106,7 +106,7 @@ func (n *node) delivered(id actor.ID) (all []string) {
 			Error                       struct{ Code string }
 		}
 		of, ok := m.Extensions.Provenance()
-		if err := json.Unmarshal([]byte(actor.TextOf(m.Parts)), &v, json.MatchCaseInsensitiveNames(true)); err != nil || !ok || of.Tool != tools.AgentCall && of.Tool != tools.DebateCall || of.Correlation.String() != v.CorrelationID || m.Role != actor.RoleUser {
+		if err := json.Unmarshal([]byte(actor.TextOf(m.Parts)), &v, json.MatchCaseInsensitiveNames(true)); err != nil || !ok || of.Tool != tools.AgentCall && of.Tool != tools.DebateCall && of.Tool != tools.Remind || of.Correlation.String() != v.CorrelationID || m.Role != actor.RoleUser {
 			n.t.Errorf("delivered %s %s with %+v, %v", m.Role, actor.TextOf(m.Parts), of, err)
 		}
 		all = append(all, strings.TrimSuffix(fmt.Sprint(v.Kind, " ", v.Status, " ", v.Output, v.Error.Code), "<nil>"))
@@ -315,6 +315,45 @@ func TestForgottenCallIsNotDelivered(t *testing.T) {
 			n.want(n.send("a/s-1", input), "Invalid")
 		}
 	}
+}
+
+// A reminder is a message with a turn at its time, over restarts, once.
+func TestReminderComesBack(t *testing.T) {
+	for _, restarts := range []int{0, 1, 3} {
+		turns := 0
+		reminded := func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if strings.HasPrefix(actor.TextOf(b.Call.Parts), `{"kind":"reminder"`) {
+				turns++
+			}
+			return usingFor(tools.Remind)(b, answers)
+		}
+		n := newNode(t, 1, agent("a", reminded))
+		at := time.UnixMilli(int64(n.now) / 1_000_000).Add(48 * time.Hour).UTC().Format(time.RFC3339Nano)
+		p := n.pendingOf(n.send("a/s-1", `{"text":"call back","after":3600000}`+"\n"+`{"text":"later","at":"`+at+`"}`))
+		for range restarts {
+			n.advance(10 * time.Minute)
+			n.restart(1)
+			n.drain()
+		}
+		n.advance(time.Hour - actor.Duration(restarts)*10*time.Minute - 2*time.Second)
+		if got := n.conversation(alice); strings.Contains(got, "call back\"}") {
+			t.Errorf("reminded too early:\n%s", got)
+		}
+		n.advance(3 * time.Second)
+		if want := `delivered: {"kind":"reminder","correlationId":"` + p[0].CorrelationID + `","taskId":"` + p[0].TaskID + `","status":"completed","text":"call back"}`; !strings.Contains(n.conversation(alice), want) {
+			t.Errorf("the conversation is\n%s", n.conversation(alice))
+		}
+		n.advance(72 * time.Hour)
+		if got := n.delivered(alice); len(got) != 2 || turns != 2 || len(n.journalOf(alice).Mail.Rows) > 0 {
+			t.Errorf("delivered %q in %d turns", got, turns)
+		}
+	}
+	n := newNode(t, 1, agent("a", usingFor(tools.Remind)), agent("v", usingFor(tools.Remind), volatile))
+	for _, input := range []string{`{"text":"x"}`, `{"text":"x","after":1,"at":"2030-01-31T09:00:00Z"}`, `{"text":"x","at":"tomorrow"}`, `{"text":"x","at":"1970-01-01T00:00:00Z"}`,
+		`{"text":"x","after":40000000000}`, `{"text":"","after":5}`, `{"text":"` + strings.Repeat("x", tools.ReminderTextMax+1) + `","after":5}`} {
+		n.want(n.send("a/s-1", input), "Invalid")
+	}
+	n.want(n.send("v/s-1", `{"text":"x","after":5}`), "Rejected")
 }
 
 // The state of a call is read by its task, also the response that came too late to be delivered. Those of others are

@@ -21,6 +21,7 @@ type detachedCall struct {
 	left     actor.Duration
 	clock    stopwatch
 	state    detachedState
+	reminder bool         // nobody is asked
 	settled  uint64       // sequence number of the outcome
 	run      actor.CallID // that has the message
 	made     uint64       // observation in which it was made
@@ -82,6 +83,7 @@ func (d detachedCalls) made(a *actorState, e *history.Event) {
 	case !c.agentExists(e.Peer):
 	default:
 		k := &detachedCall{id: e.Call, actor: a, to: e.Peer, left: e.Left, clock: startStopwatch(a.cell.node, e.At), made: c.observation}
+		k.reminder = e.What == history.Reminder
 		if e.What == history.Silent { // nobody waits for its outcome
 			k.state = detachedSettled
 		}
@@ -175,7 +177,7 @@ func (d detachedCalls) of(a *actorState) (all []*detachedCall) {
 func (d detachedCalls) resent(a *actorState) {
 	c := d.checker
 	for _, k := range d.of(a) {
-		if k.made == c.observation {
+		if k.made == c.observation || k.reminder {
 			continue
 		}
 		c.Premises.EveryPendingEnds++

@@ -84,6 +84,9 @@ type Detached struct {
 	Client string `json:"client,omitzero"` // correlation that the agent has given as its own
 	Forget bool   `json:"forget,omitzero"` // the outcome is not delivered
 
+	Remind string `json:"remind,omitzero"` // text of a reminder, which has no callee
+	At     int64  `json:"at,omitzero"`     // time of the reminder in ms since 1970; 0: that of the ask from now on
+
 	Participants []string `json:"participants,omitzero"` // all callees of a debate
 	Rounds       int      `json:"rounds,omitzero"`       // maximum number of outcomes that may follow from each other, this one included; 0 is that of the runtime
 }

@@ -47,5 +47,5 @@ func planAgentPoll(input []byte, _ ExecutionContext) (actor.Ask, *Result) {
 
 // IsDetached reports whether a tool is one about detached calls, which the runtime answers at once.
 func IsDetached(tool string) bool {
-	return tool == AgentCall || tool == AgentPoll || tool == DebateCall
+	return tool == AgentCall || tool == AgentPoll || tool == DebateCall || tool == Remind
 }

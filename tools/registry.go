@@ -77,7 +77,7 @@ type Registry struct {
 // NewRegistry returns a registry that contains the tools with which agents call each other.
 func NewRegistry() *Registry {
 	r := &Registry{}
-	for _, t := range []Tool{callAgent(), agentCall(), agentPoll(), debateCall(), listAgents(), requestCapability(), record(RecordRoute, "Records a decision of an orchestrator."), record(RecordJoin, "Records how results were joined.")} {
+	for _, t := range []Tool{callAgent(), agentCall(), agentPoll(), debateCall(), remind(), listAgents(), requestCapability(), record(RecordRoute, "Records a decision of an orchestrator."), record(RecordJoin, "Records how results were joined.")} {
 		if err := r.RegisterBuiltin(t); err != nil {
 			panic(err)
 		}
