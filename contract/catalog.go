@@ -6,8 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"math/bits"
 	"slices"
 	"strings"
 
@@ -56,10 +54,10 @@ type row struct {
 	sentences     []fieldResult // x-error-message of the input schema
 }
 
-// owner is an agent with the hash of its ID.
+// owner is an agent with its place among the owners of a capability.
 type owner struct {
 	agent string
-	hash  uint64
+	place tools.OwnerPlace
 }
 
 type codeName struct{ code, agent string }
@@ -127,13 +125,7 @@ func (c *Catalog) add(agent string, k *actor.Capability) error {
 	return nil
 }
 
-func newOwner(agent string) owner { return owner{agent, hashOf(agent)} }
-
-func hashOf(text string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(text))
-	return h.Sum64()
-}
+func newOwner(agent string) owner { return owner{agent, tools.PlaceOf(agent)} }
 
 func sameCapability(a, b *actor.Capability) bool {
 	return a.Input == b.Input && a.Output == b.Output && a.Version == b.Version && a.Timeout == b.Timeout && a.Description == b.Description && a.UserText == b.UserText
@@ -351,14 +343,14 @@ func (c *Catalog) Route(target, code, session string, state State) (Choice, *Vio
 	choice := Choice{Owners: len(r.owners), Candidates: make([]Candidate, 0, min(len(r.owners), candidatesMax))}
 	best, least, ties, weight := -1, 0, 0, uint64(0)
 	var soonest *actor.Refusal
-	salt := hashOf(session)
+	here := tools.PlaceOf(session)
 	for i := range r.owners {
 		o := &r.owners[i]
 		load, refusal := state(o.agent)
 		if i < candidatesMax {
 			choice.Candidates = append(choice.Candidates, Candidate{o.agent, load, refusal})
 		}
-		switch w := mix(o.hash ^ salt); {
+		switch w := o.place.Weight(here); {
 		case refusal != nil:
 			if soonest == nil || refusal.RetryAfter < soonest.RetryAfter {
 				soonest = refusal
@@ -422,10 +414,4 @@ func (r *row) ownerNames() string {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(names, ", ")
-}
-
-// mix spreads the bits of a hash, so that each session orders the owners anew.
-func mix(h uint64) uint64 {
-	hi, lo := bits.Mul64(h^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
-	return hi ^ lo
 }

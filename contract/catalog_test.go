@@ -12,6 +12,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // npv is the capability of the examples.
@@ -243,5 +245,32 @@ func TestSchemasAreCompiledOnce(t *testing.T) {
 		if owners := next.row("ANL_NPV").ownerNames(); owners != "second" {
 			t.Errorf("%s: the owners are %s", name, owners)
 		}
+	}
+}
+
+// A session stays with one owner, whether an agent asks with the tool or a service with an envelope.
+func TestToolAndEnvelopeChooseTheSameOwner(t *testing.T) {
+	k := actor.Capability{Code: "DOC_GENERATE", Description: "d"}
+	var declared []Declaration
+	var defs []actor.Definition
+	for _, name := range []string{"a", "b", "c"} {
+		declared = append(declared, Declaration{Agent: name, Capabilities: []actor.Capability{k}})
+		defs = append(defs, actor.Definition{Name: name, Kind: actor.External, Provides: []actor.Capability{k}})
+	}
+	c, registry, agents := catalog(t, declared...), tools.NewRegistry(), tools.NewAgents(defs)
+	seen := map[string]bool{}
+	for i := range 30 {
+		session := fmt.Sprint("s-", i)
+		choice, _, _ := c.Route("", k.Code, session, func(string) (int, *actor.Refusal) { return 0, nil })
+		call := actor.Call{To: actor.ID{Tenant: actor.DefaultTenant, Agent: "asker", Key: session}}
+		ask, result := registry.Plan(tools.ExecutionContext{AgentID: "asker", Call: call, CallChain: []string{}, Agents: agents, Dispatcher: dispatcher.Asks{}},
+			actor.Ask{Kind: actor.AskTool, Name: tools.RequestCapability, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"capability_code":"DOC_GENERATE","inputs_json":{}}`)}}})
+		if result != nil || ask.Name != choice.Agent+"/"+session && ask.Name != choice.Agent {
+			t.Fatalf("%s: the tool chooses %q (%+v), an envelope %s", session, ask.Name, result, choice.Agent)
+		}
+		seen[choice.Agent] = true
+	}
+	if len(seen) != 3 {
+		t.Errorf("the sessions have %d of 3 owners", len(seen))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/fnv"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -162,11 +163,30 @@ func ownContext(context jsontext.Value, call *actor.Call) jsontext.Value {
 	return out
 }
 
+// OwnerPlace decides, for an owner of a capability and a session, which of several owners gets the
+// requests of the session: that with the greatest Weight. It is the same for a request by a tool and for
+// one in an envelope, so a session stays with its owner.
+type OwnerPlace uint64
+
+// PlaceOf returns the place of an agent, or of a session.
+func PlaceOf(name string) OwnerPlace {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	return OwnerPlace(h.Sum64())
+}
+
+// Weight spreads the bits of both places, so that each session orders the owners anew.
+func (p OwnerPlace) Weight(session OwnerPlace) uint64 {
+	hi, lo := bits.Mul64(uint64(p^session)^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
+	return hi ^ lo
+}
+
 // owner returns the agent that gets a request for a capability: the one that is named, or else one that
 // stays the same for a session.
 func (a *Agents) owner(code, target string, ec *ExecutionContext) (owner *actor.Definition, capability *actor.Capability, refusal *actor.Refusal) {
 	var known, names []string
 	var best uint64
+	here := PlaceOf(ec.Call.To.Key)
 	for _, def := range a.sorted {
 		for i := range def.Provides {
 			known = append(known, def.Provides[i].Code)
@@ -180,9 +200,7 @@ func (a *Agents) owner(code, target string, ec *ExecutionContext) (owner *actor.
 			if target != "" && target != def.Name && target != def.Code {
 				continue
 			}
-			h := fnv.New64a()
-			_, _ = h.Write([]byte(def.Name + "\n" + ec.Call.To.Key))
-			if weight := h.Sum64(); owner == nil || weight > best {
+			if weight := PlaceOf(def.Name).Weight(here); owner == nil || weight > best {
 				owner, capability, best = def, &def.Provides[i], weight
 			}
 		}
