@@ -44,6 +44,12 @@ func Shown(s string) string {
 	return u.Redacted()
 }
 
+// settings make the server notice within seconds that a client is gone, whose row locks would stop its
+// successor.
+var settings = []struct{ name, value string }{
+	{"tcp_keepalives_idle", "5"}, {"tcp_keepalives_interval", "2"}, {"tcp_keepalives_count", "3"}, {"idle_in_transaction_session_timeout", "30000"},
+}
+
 // parse returns the configuration of connections.
 func parse(text, name string) (*pgx.ConnConfig, error) {
 	c, err := pgx.ParseConfig(text)
@@ -54,49 +60,63 @@ func parse(text, name string) (*pgx.ConnConfig, error) {
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
 	}
-	set := func(key, value string) {
-		if _, ok := c.RuntimeParams[key]; !ok {
-			c.RuntimeParams[key] = value
+	c.RuntimeParams["application_name"] = name
+	// Not at the start of a connection: poolers refuse parameters there that they do not know.
+	var set strings.Builder
+	for _, p := range settings {
+		if _, given := c.RuntimeParams[p.name]; !given {
+			fmt.Fprintf(&set, "SET %s = %s;", p.name, p.value)
 		}
 	}
-	c.RuntimeParams["application_name"] = name
-	// The server notices within seconds that a client is gone, whose row locks would stop its successor.
-	set("tcp_keepalives_idle", "5")
-	set("tcp_keepalives_interval", "2")
-	set("tcp_keepalives_count", "3")
-	set("idle_in_transaction_session_timeout", "30000")
+	c.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
+		_, err := c.Exec(ctx, set.String()).ReadAll()
+		return err
+	}
 	return c, nil
 }
 
-// check refuses a server on which a store would not be safe, and says what to change.
-func check(ctx context.Context, c *pgx.Conn) error {
+// The statements of check and checkPooler are not prepared, because a pooler would fail them.
+
+// check refuses a server on which a store would not be safe, and says what to change. It returns the
+// process of the server that this connection has.
+func check(ctx context.Context, c *pgx.Conn) (pid int32, err error) {
 	var version, sync, readOnly string
 	var recovering bool
-	var pid uint32
-	err := c.QueryRow(ctx, `SELECT current_setting('server_version_num'), current_setting('synchronous_commit'),
-		current_setting('default_transaction_read_only'), pg_is_in_recovery(), pg_backend_pid()`).Scan(&version, &sync, &readOnly, &recovering, &pid)
+	err = c.QueryRow(ctx, `SELECT current_setting('server_version_num'), current_setting('synchronous_commit'),
+		current_setting('default_transaction_read_only'), pg_is_in_recovery(), pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&version, &sync, &readOnly, &recovering, &pid)
 	if err != nil {
-		return err
+		return pid, err
 	}
 	n, err := strconv.Atoi(version)
 	switch {
 	case err != nil:
-		return fmt.Errorf("server version %q is not understood", version)
+		return pid, fmt.Errorf("server version %q is not understood", version)
 	case n < versionMin:
-		return fmt.Errorf("PostgreSQL %d is too old: use version %d or later", n/10000, versionMin/10000)
+		return pid, fmt.Errorf("PostgreSQL %d is too old: use version %d or later", n/10000, versionMin/10000)
 	case recovering:
-		return errors.New("the server is a standby, which accepts no writes: connect to the primary server")
+		return pid, errors.New("the server is a standby, which accepts no writes: connect to the primary server")
 	case readOnly == "on":
-		return errors.New("transactions are read-only: set default_transaction_read_only = off for this role and database")
+		return pid, errors.New("transactions are read-only: set default_transaction_read_only = off for this role and database")
 	case sync == "off":
-		return errors.New("synchronous_commit is off, so a crash of the server would lose acknowledged work: set synchronous_commit = on for this role and database")
+		return pid, errors.New("synchronous_commit is off, so a crash of the server would lose acknowledged work: set synchronous_commit = on for this role and database")
 	}
-	var again uint32
-	if err := c.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&again); err != nil {
+	return pid, nil
+}
+
+// checkPooler refuses a pooler that gives a connection of a client away after each transaction: of two
+// open connections both would have the same process of the server.
+func checkPooler(ctx context.Context, c *pgx.ConnConfig, pid int32) error {
+	second, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
 		return err
 	}
-	if again != pid || c.PgConn().PID() != 0 && again != c.PgConn().PID() {
-		return errors.New("the connection goes through a pooler that changes servers between transactions: connect to PostgreSQL itself, or use a pool in session mode")
+	defer second.Close(ctx) //nolint:errcheck // it only asked
+	var other int32
+	if err := second.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&other); err != nil {
+		return err
+	}
+	if other == pid {
+		return errors.New("the connection goes through a pooler in transaction mode: connect to PostgreSQL itself, or use a pool in session mode")
 	}
 	return nil
 }

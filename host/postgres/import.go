@@ -48,7 +48,10 @@ func Import(url string, from Source) (err error) {
 	if s.conn, err = pgx.ConnectConfig(ctx, s.config); err != nil {
 		return err
 	}
-	if err := errors.Join(check(ctx, s.conn), s.lock(ctx)); err != nil {
+	if s.pid, err = check(ctx, s.conn); err != nil {
+		return err
+	}
+	if err := errors.Join(checkPooler(ctx, s.config, s.pid), s.lock(ctx)); err != nil {
 		return err
 	}
 	if err := migrate(ctx, s.conn); err != nil {

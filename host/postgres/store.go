@@ -55,7 +55,7 @@ type Store struct {
 
 	writing sync.Mutex // protects what follows
 	conn    *pgx.Conn  // may be closed
-	pid     uint32     // backend of the last connection
+	pid     int32      // process of the server that the last connection had
 	owner   string
 	epoch   int64
 	head    store.Mark
@@ -115,8 +115,10 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 	if s.conn, err = pgx.ConnectConfig(ctx, s.config); err != nil {
 		return nil, err
 	}
-	s.pid = s.conn.PgConn().PID()
-	if err := check(ctx, s.conn); err != nil {
+	if s.pid, err = check(ctx, s.conn); err != nil {
+		return nil, err
+	}
+	if err := checkPooler(ctx, s.config, s.pid); err != nil {
 		return nil, err
 	}
 	if o.ReadOnly {
@@ -309,9 +311,10 @@ func (s *Store) reconnect() error {
 	if err != nil {
 		return err
 	}
-	if err = check(ctx, conn); err == nil {
+	pid, err := check(ctx, conn)
+	if err == nil {
 		_, err = conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND application_name = $2 AND pid <> pg_backend_pid()",
-			int32(s.pid), s.config.RuntimeParams["application_name"])
+			s.pid, s.config.RuntimeParams["application_name"])
 	}
 	var locked bool
 	if err == nil {
@@ -332,7 +335,7 @@ func (s *Store) reconnect() error {
 	if o := s.down.Load(); o != nil {
 		s.logger.Info("the database answers again", "away", time.Since(o.since).Round(time.Millisecond).String())
 	}
-	s.conn, s.pid = conn, conn.PgConn().PID()
+	s.conn, s.pid = conn, pid
 	return nil
 }
 
