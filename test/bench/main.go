@@ -44,6 +44,7 @@ var studies = []study{
 	{"memory", studyMemory},
 	{"first", studyFirst},
 	{"durable", studyDurable},
+	{"detached", studyDetached},
 	{"http", studyHTTP},
 	{"loop", studyLoop},
 	{"tool", studyTool},
