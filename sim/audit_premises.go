@@ -39,6 +39,7 @@ type AuditPremises struct {
 	ClientSeesAll            int `premise:"the messages of a client are compared with those of an undisturbed one"`
 	DeviceOnce               int `premise:"the result of a device is taken"`
 	ModelRequestEndsOnce     int `premise:"the outcome of a model request is acknowledged"`
+	WorkflowStepOnce         int `premise:"a workflow asks for a step of its second stage"`
 
 	WorldNeverPanics int `premise:"an event of the environment is processed"`
 }

@@ -204,6 +204,7 @@ func (s *judgedStep) read(published store.RunEvent) {
 	}
 	s.streams[e.run] = append(stream[:e.Seq-1], e)
 	s.published = append(s.published, e)
+	s.checkWorkflow(e)
 }
 
 func shownTime(t actor.Time) string {

@@ -44,11 +44,12 @@ type Plan struct {
 	Breaker          dispatcher.BreakerConfig // of each external agent
 	Writer           store.WriterConfig
 	Index            store.IndexConfig
-	Entries          bool // the store holds entries, not rows
-	Retention        bool // the log is cut and sessions are deleted; the run has one node
-	Detached         bool // scripts make detached calls
-	Approvals        bool // agents use declared tools, and people decide about their calls
-	OnDemand         bool // runs of volatile actors publish events only for a subscriber
+	Entries          bool   // the store holds entries, not rows
+	Retention        bool   // the log is cut and sessions are deleted; the run has one node
+	Detached         bool   // scripts make detached calls
+	Policy           string // on_step_failure of the workflow; "": there is no orchestrator
+	Approvals        bool   // agents use declared tools, and people decide about their calls
+	OnDemand         bool   // runs of volatile actors publish events only for a subscriber
 	Schedule         Schedule
 	Failpoints       []failpoint.Point // failpoints enabled in production code
 	RegistryInterval actor.Duration    // maximum time between registry operations; 0: no registry
@@ -115,6 +116,7 @@ const (
 	planApprovals
 	planBreaker
 	planDetached
+	planWorkflow
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -135,9 +137,14 @@ func drawPlan(c Entropy, o Options) Plan {
 		p.Cells = append(p.Cells, 1+c.Int(3))
 	}
 	p.Groups = 8
+	c.SetStream(planWorkflow)
+	if c.Int(4) == 3 && !o.Plain && o.Team == nil {
+		p.Policy = [...]string{agents.StepPartial, agents.StepFail, agents.StepAsk}[c.Int(3)]
+	}
 	c.SetStream(planAgents)
 	p.Agents = drawAgents(c)
 	p.drawUpstreamAgents(c)
+	p.addWorkflow()
 	if p.Targets = len(p.Agents); !o.Plain && o.Team == nil {
 		p.Agents = append(p.Agents, swapRegisterAgent(o.lossyRegister))
 		p.drawCrowd(c)
@@ -340,7 +347,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v, detached calls %v\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals, p.Detached)
+	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v, detached calls %v, workflow %q\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals, p.Detached, p.Policy)
 	return b.String()
 }
 

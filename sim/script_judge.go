@@ -78,7 +78,7 @@ func (w *Simulation) judgeScript(p upstream.Prompt, c upstream.Completion) {
 		return
 	}
 	stages, ok := readScript(p.Messages[last].Text)
-	if !ok {
+	if !ok || c.Text == orchestratorSays && strings.Contains(p.Messages[0].Text, orchestratorSays) { // its author's line comes first
 		return
 	}
 	made, results, known := 0, []string(nil), map[string]bool{}
