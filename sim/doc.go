@@ -30,6 +30,7 @@
 //	exchange.go    calls to models and external agents  client.go        clients and their requests
 //	conversation.go  several messages to one actor      approvals.go     declared tools, and people who decide
 //	detached.go    calls whose outcomes come back
+//	workflow.go    workflows of an orchestrator, each step of which is asked once
 //	audit.go       checks at the end of a run           shrink.go        shorter runs that fail alike
 //	*_judge.go     checks of each step, one noun a file
 //	*_form(s).go   generated input, valid and invalid

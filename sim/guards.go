@@ -78,6 +78,8 @@ var guards = []Guard{
 	{Mutant: "revoked-key-honoured", Spec: specs.RevokedHearNothing},
 	{Mutant: "kept-with-asks-lost", Spec: linear.LinearKept},
 	{Mutant: "ask-expires-early", Spec: specs.ExpireOnlyWhenDue},
+	{Mutant: "barrier-forgets-branch", Spec: WorkflowStepOnce},
+	{Mutant: "status-ignored", Spec: WorkflowStepOnce},
 	{Mutant: "run-outlives-its-time", Spec: specs.NoWorkPastDeadline},
 	{Mutant: "call-sent-once", Spec: specs.EveryCallEnds},
 	{Mutant: "open-call-taken-twice", Spec: CellNeverPanics},
