@@ -6,12 +6,16 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -42,15 +46,18 @@ type runView struct {
 		Until string `json:"until"`
 	} `json:"waiting_for"`
 	Clamped  []clampView `json:"clamped"`
-	Children []struct {
-		Run    string    `json:"child_run_id"`
-		Target string    `json:"target"`
-		Left   int64     `json:"time_left_ms"`
-		Error  *runError `json:"error"`
-	} `json:"children"`
-	Error *runError `json:"error"`
-	Usage tokens    `json:"usage"`
-	Tree  tokens    `json:"tree_usage"`
+	Children []childView `json:"children"`
+	Error    *runError   `json:"error"`
+	Usage    tokens      `json:"usage"`
+	Tree     tokens      `json:"tree_usage"`
+}
+
+// childView is a call that a run has made.
+type childView struct {
+	Run    string    `json:"child_run_id"`
+	Target string    `json:"target"`
+	Left   int64     `json:"time_left_ms"`
+	Error  *runError `json:"error"`
 }
 
 // clampView is a call or a wait that got less time than it requested.
@@ -190,6 +197,9 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 		}
 		fmt.Fprintf(w, "%s%swarning: %s\n", childPrefix, line, c)
 	}
+	if err := r.addDetached(from); err != nil {
+		return err
+	}
 	for i, c := range r.Children {
 		branch, indent := "├─ ", "│  "
 		if i == len(r.Children)-1 {
@@ -210,6 +220,38 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 		}
 	}
 	return nil
+}
+
+// addDetached adds the calls that the run has made without waiting, the oldest first. Its events do not name
+// them, so they are searched among the runs that began while it was open.
+func (r *runView) addDetached(from source) error {
+	q := url.Values{"parent_run_id": {r.Run}, "limit": {strconv.Itoa(gateway.RunsMax)}, "since": {r.Created}}
+	if ended, err := runs.ParseTime(r.Ended); err == nil {
+		q.Set("until", runs.FormatTime(ended.Add(time.Second)))
+	}
+	calls := len(r.Children)
+	for {
+		body, err := from.runs(q)
+		if err != nil {
+			return err
+		}
+		var page struct {
+			Runs []runView `json:"runs"`
+			Next string    `json:"next_cursor"`
+		}
+		if err := json.Unmarshal(body, &page); err != nil {
+			return err
+		}
+		for _, d := range page.Runs {
+			if d.Root == r.Root && !slices.ContainsFunc(r.Children, func(c childView) bool { return c.Run == d.Run }) {
+				r.Children = slices.Insert(r.Children, calls, childView{Run: d.Run, Target: d.Actor, Left: d.Left})
+			}
+		}
+		if page.Next == "" {
+			return nil
+		}
+		q.Set("cursor", page.Next)
+	}
 }
 
 // isNotFound reports whether a data folder has no record of a run. The record

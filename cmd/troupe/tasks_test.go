@@ -4,6 +4,7 @@ package main
 
 import (
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -20,7 +21,7 @@ func TestTasksAreNamedByTheirBeginning(t *testing.T) {
 		}
 		return out + stderr
 	}
-	run(0, "call", "asker", "use agent_call {\"agent\":\"coordinator\",\"skill\":\"look\"}\nsay done", "--async")
+	asked := run(0, "call", "asker", "use agent_call {\"agent\":\"coordinator\",\"skill\":\"look\"}\nsay done", "--async")
 	var task string
 	waitUntil(t, "the task", func() bool {
 		fields := strings.Fields(strings.TrimPrefix(run(0, "tasks", "list"), "TASK"))
@@ -31,6 +32,10 @@ func TestTasksAreNamedByTheirBeginning(t *testing.T) {
 		}
 		return task != ""
 	})
+	asking := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(asked)
+	if out := run(0, "runs", "show", asking, "--tree"); !strings.Contains(out, "└─ coordinator/") || !strings.Contains(out, "run "+task) {
+		t.Errorf("runs show --tree of %s: %s", asking, out)
+	}
 	if out := run(0, "tasks", "show", task[:30]); !strings.Contains(out, `"taskId": "`+task+`"`) {
 		t.Errorf("tasks show: %s", out)
 	}

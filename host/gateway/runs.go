@@ -80,6 +80,11 @@ func (s *Server) appendTree(ctx context.Context, by caller, id actor.CallID) ([]
 	body := []byte(`{"runs":[`)
 	var next []actor.CallID // the last one comes first
 	for listed := 1; ; listed++ {
+		detached, err := detachedCalls(ctx, s, by, &run)
+		if err != nil {
+			return nil, err
+		}
+		next = append(next, detached...)
 		run.Shorten()
 		body = run.AppendJSON(body)
 		for _, call := range slices.Backward(run.Record.Children) {
@@ -97,6 +102,31 @@ func (s *Server) appendTree(ctx context.Context, by caller, id actor.CallID) ([]
 			return append(body, `],"truncated":true}`...), nil
 		}
 		body = append(body, ',')
+	}
+}
+
+// detachedCalls returns the runs of the calls that a run has made without waiting, newest first. Its events do
+// not name them, so they are searched among the runs that began while it was open.
+func detachedCalls(ctx context.Context, s *Server, by caller, run *command.Run) (all []actor.CallID, err error) {
+	r := &run.Record
+	q := command.RunsQuery{Filter: runs.Filter{Root: r.Root, Parent: run.Owner.Run, Since: r.Created, Calls: true}, Limit: RunsMax}
+	if r.Ended != 0 {
+		q.Filter.Until = r.Ended.Add(time.Second)
+	}
+	for {
+		found, err := command.Find(ctx, s.node, by.Principal, q)
+		if err != nil {
+			return nil, err
+		}
+		for i := range found.Page.All {
+			if id := found.Page.All[i].Run; !slices.ContainsFunc(r.Children, func(c runs.Child) bool { return c.Run == id }) {
+				all = append(all, id)
+			}
+		}
+		if found.Page.Next.IsZero() {
+			return all, nil
+		}
+		q.Before = found.Page.Next
 	}
 }
 

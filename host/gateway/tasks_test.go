@@ -38,6 +38,13 @@ func TestDetachedCallIsShown(t *testing.T) {
 		t.Errorf("%s", body)
 	}
 
+	// The tree of the asking run has its own call.
+	var asked messageResponse
+	_ = json.Unmarshal([]byte(body), &asked)
+	if _, _, tree := a.do("GET", "/v1/runs/"+asked.Run+"?tree=1", "", userHeader, "alice"); strings.Count(tree, `"actor":`) != 2 || !strings.Contains(tree, `{"run_id":"`+sent.Correlation+`"`) {
+		t.Errorf("%s", tree)
+	}
+
 	path, user := "/v1/tasks/"+sent.Correlation, []string{userHeader, "alice"}
 	pending := fmt.Sprintf(`"agent":"analyst","skill":"look","taskId":%q,"asker":"asker","session_id":"s-7","startTime":`, sent.Correlation)
 	for from, want := range map[string]string{

@@ -89,6 +89,9 @@ type endlessNode struct {
 
 func (n *endlessNode) Lookup(_ context.Context, l command.Lookup) (command.Result, error) {
 	n.lookups++
+	if _, ok := l.Query.(command.RunsQuery); ok {
+		return command.Runs{}, nil
+	}
 	id := l.Query.(command.RunQuery).Run
 	place := uint64(id[15])<<8 | uint64(id[14])
 	if place%3 == 2 {
@@ -111,7 +114,7 @@ func TestTreeOfRunsIsBounded(t *testing.T) {
 		Runs      []any `json:"runs"`
 		Truncated bool  `json:"truncated"`
 	}
-	if err := json.Unmarshal(r.Body(), &tree); err != nil || len(tree.Runs) != 200 || !tree.Truncated || n.lookups > 400 {
+	if err := json.Unmarshal(r.Body(), &tree); err != nil || len(tree.Runs) != 200 || !tree.Truncated || n.lookups > 600 {
 		t.Errorf("%d: %d runs, truncated %v, %d lookups, %v", r.StatusCode(), len(tree.Runs), tree.Truncated, n.lookups, err)
 	}
 }
