@@ -13,10 +13,11 @@ import (
 // not: a service of somebody else does not learn who the users are.
 const (
 	IdentityHeaders = "headers" // in headers X-Troupe-…, for MCP in _meta
+	IdentityJWT     = "jwt"     // likewise, and signed; see ingress.Signer
 )
 
 // Identities are the values of the field identity.
-var Identities = []string{IdentityHeaders}
+var Identities = []string{IdentityHeaders, IdentityJWT}
 
 // identityNames are the names of {{name}} in URL, headers and body of a tool with an identity.
 var identityNames = []string{"user", "session", "agent", "run"}

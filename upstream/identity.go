@@ -42,6 +42,18 @@ func (i *Identity) headers() (all []Header) {
 	return all
 }
 
+// IdentityHeader has the form of an identity that the server signed.
+const IdentityHeader = identityPrefix + "identity"
+
+// SignedCall is what a signed identity is bound to: one call of one tool.
+type SignedCall struct {
+	Tool      string
+	URL       string // of the service, whose origin is the audience
+	ID        string // of the call, the same if it is repeated
+	Arguments []byte // in canonical JSON
+	Left      actor.Duration
+}
+
 // identityPrefix begins the names of headers that the server alone sets.
 const identityPrefix = "x-troupe-"
 

@@ -51,6 +51,7 @@ type ToolInput struct {
 	// Identity is sent in headers and for placeholders {{user}}, {{session}}, {{agent}} and {{run}} of URL, headers
 	// and body; nil: the server is not told who asks.
 	Identity *Identity
+	Signed   string // form of Identity that the server signed; "": none
 }
 
 var toolMethods = []string{"GET", "POST", "PUT", "PATCH", "DELETE"}
@@ -137,6 +138,9 @@ func (t HTTPTool) Request(in ToolInput) (Request, *actor.Refusal) {
 	r.Headers = append(r.Headers, declared...)
 	if in.Identity != nil {
 		r.Headers = append(r.Headers, in.Identity.headers()...)
+		if in.Signed != "" {
+			r.Headers = append(r.Headers, Header{Name: IdentityHeader, Value: in.Signed, Secret: true})
+		}
 	}
 	if refusal := checkHeaders(r.Headers); refusal != nil {
 		refusal.Detail = "tool " + t.Name + ": " + refusal.Detail

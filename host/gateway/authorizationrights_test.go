@@ -156,6 +156,7 @@ var routeRights = []routeRight{
 	{"GET /metrics", "see metrics", "/metrics", "", 200, shared},
 	{"GET /chat", "see pages", "/chat", "", 200, shared},
 	{"GET /assets/{id}", "see pages", "/assets/chat.js", "", 200, shared},
+	{"GET /.well-known/jwks.json", "see pages", "/.well-known/jwks.json", "", 200, shared},
 	{"GET /healthz", "see health", "/healthz", "", 200, shared},
 	{"GET /readyz", "see health", "/readyz", "", 200, shared},
 }

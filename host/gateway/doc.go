@@ -10,6 +10,7 @@
 //	GET             /metrics
 //	GET             /chat
 //	GET             /assets/{id}
+//	GET             /.well-known/jwks.json
 //	GET POST        /v1/agents
 //	POST            /v1/agents/register
 //	GET DELETE      /v1/agents/{id}

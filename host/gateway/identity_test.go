@@ -3,6 +3,11 @@
 package gateway
 
 import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -154,4 +159,49 @@ func TestKeptResultsAreThoseOfTheUser(t *testing.T) {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// A signed identity is verified with nothing but the key set of the server, and is bound to the call.
+func TestSignedIdentityIsVerifiable(t *testing.T) {
+	d := startGateway(t, newBuyer())
+	s := newSeenRequests(t)
+	if status, _, body := d.do("POST", "/v1/tools", `{"tool_name":"orders","url":"`+s.URL+`/x/{{user}}","identity":"jwt"}`); status != 201 {
+		t.Fatal(status, body)
+	}
+	var m messageResponse
+	if status := d.doJSON(&m, "POST", "/v1/agents/buyer/messages", `{"content":"orders {\"b\":2,\"a\":1}","user_id":"alice"}`); status != 200 {
+		t.Fatal(status, m)
+	}
+	r := s.last(t)
+	requireKeys(d)
+	status, headers, set := d.do("GET", "/.well-known/jwks.json", "")
+	if status != 200 || headers.Get("Content-Type") != "application/json" || strings.Contains(set, `"d":`) {
+		t.Fatal(status, headers, set)
+	}
+	var keys struct{ Keys []struct{ Kid, X string } }
+	if err := json.Unmarshal([]byte(set), &keys); err != nil || len(keys.Keys) != 3 {
+		t.Fatal(err, set)
+	}
+	signed := r.header.Get("X-Troupe-Identity")
+	head, signature, _ := cutLast(signed, ".")
+	raw, _ := base64.RawURLEncoding.DecodeString(keys.Keys[0].X)
+	mac, _ := base64.RawURLEncoding.DecodeString(signature)
+	_, body, _ := strings.Cut(head, ".")
+	text, _ := base64.RawURLEncoding.DecodeString(body)
+	var claims map[string]any
+	if err := json.Unmarshal(text, &claims); err != nil || !ed25519.Verify(raw, []byte(head), mac) {
+		t.Fatalf("%v %s", err, signed)
+	}
+	sum := sha256.Sum256([]byte(r.body))
+	if claims["sub"] != "alice" || claims["aud"] != s.URL || claims["tool"] != "orders" || claims["run"] != m.Run || claims["jti"] != r.header.Get("Idempotency-Key") || claims["args_sha256"] != hex.EncodeToString(sum[:]) {
+		t.Errorf("%v of the request %s %v", claims, r.body, r.header)
+	}
+}
+
+func cutLast(text, separator string) (before, after string, ok bool) {
+	at := strings.LastIndex(text, separator)
+	if at < 0 {
+		return text, "", false
+	}
+	return text[:at], text[at+len(separator):], true
 }

@@ -52,6 +52,7 @@ func (s *Server) routes() []route {
 		{get, "/metrics", operator, nil, s.getMetrics},
 		{get, "/chat", scopePublic, nil, chatPage},
 		{get, "/assets/{id}", scopePublic, nil, webAsset},
+		{get, keySetRoute, scopePublic, nil, keySet(s.config.Secret)},
 
 		{get, "/v1/agents", read, page, s.listAgents},
 		{post, "/v1/agents", agents, nil, s.createAgent},
@@ -127,6 +128,7 @@ func (s *Server) routes() []route {
 const (
 	messagesRoute  = "/v1/agents/{id}/messages" // the most frequent requests, which messageFastPath routes
 	runsRoute      = "/v1/runs"
+	keySetRoute    = "/.well-known/jwks.json"
 	runRoute       = runsRoute + "/{id}"
 	approvalsRoute = "/v1/approvals"
 )

@@ -89,6 +89,9 @@ func (c *Config) Check() error {
 	if c.Command != "" {
 		as.Headers = nil
 	}
+	if c.Identity == tools.IdentityJWT {
+		report("identity", "want %s: identities for MCP servers are not signed yet", tools.IdentityHeaders)
+	}
 	var further tools.FieldErrors
 	if errors.As(as.Check(), &further) {
 		problems = append(problems, further...)

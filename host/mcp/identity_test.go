@@ -14,7 +14,7 @@ import (
 // A server is told who asks in each call, and only if its configuration says so.
 func TestMetaHasIdentityIfAskedFor(t *testing.T) {
 	call := engine.ToolCall{ID: runs.ToolCallID{Run: actor.NewCallID(1, 2, 3)}, Call: actor.Call{ID: actor.NewCallID(1, 2, 3), Principal: "alice", To: actor.NewID("front", "s-1")}}
-	for _, identity := range append([]string{""}, tools.Identities...) {
+	for _, identity := range []string{"", tools.IdentityHeaders} {
 		s := &server{config: Config{Identity: identity}}
 		meta := s.metaFor(&call)
 		for name, want := range map[string]string{"user": "alice", "session": "s-1", "agent": "front", "run": call.Call.ID.String()} {

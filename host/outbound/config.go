@@ -39,6 +39,8 @@ type Config struct {
 	// returns the token with which an external agent calls back on behalf of the
 	// given run of the actor id, in one invocation; nil: agents get no token
 	Token func(run actor.CallID, invocation uint32, id actor.ID) string
+	// signs who asks for a call of a tool; nil: tools with a signed identity fail
+	Sign func(who *upstream.Identity, call upstream.SignedCall) string
 	// mark of this server in upstream.EgressHeader, by which it recognizes its own requests; "": "1"
 	Server string
 	// looks up an environment variable; nil: os.LookupEnv

@@ -98,6 +98,12 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	if id != (actor.EffectID{}) { // unlike its String, the key holds the whole run ID
 		input.Key = fmt.Sprintf("%s.%d.%d", id.Run, id.Step, id.Index)
 	}
+	if d.Identity == tools.IdentityJWT {
+		if o.config.Sign == nil {
+			return refusedAnswer(actor.Refuse(actor.Unavailable, "tool %s: this server signs no identities", d.Name))
+		}
+		input.Signed = o.config.Sign(input.Identity, upstream.SignedCall{Tool: d.Name, URL: d.URL, ID: input.Key, Arguments: op.Input, Left: op.Left})
+	}
 	order, refusal := request.Exchange(input, o.deadline(ctx, op.Left), upstream.AttemptLimits{Retry: o.config.Patience.Retry})
 	if refusal != nil {
 		return refusedAnswer(refusal)

@@ -25,6 +25,7 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // Config is the configuration of a node.
@@ -131,6 +132,10 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.catalog.share(c.Registry)
 	c.Outbound.Logger = log
 	c.Outbound.Server = ingress.ServerMark(n.secret)
+	c.Outbound.Sign = func(who *upstream.Identity, call upstream.SignedCall) string {
+		return ingress.Signer{Secret: n.secret}.Sign(&ingress.SignedIdentity{User: who.User, Session: who.Session, Agent: who.Agent, Run: who.Run,
+			Tool: call.Tool, URL: call.URL, Call: call.ID, Arguments: call.Arguments, Left: call.Left}, actor.Time(time.Now().UnixNano()))
+	}
 	c.Outbound.Token = func(run actor.CallID, invocation uint32, id actor.ID) string {
 		return ingress.MintInvocationToken(n.secret, run, invocation, id)
 	}
