@@ -21,8 +21,8 @@ const (
 	absentText    = "absent: "          // the agent or its model is not there since the start
 )
 
-// AbsentField is the field of the refusal of a model that the node does not have. A provider's
-// refusal of a model has none.
+// AbsentField is the field of a refusal because the node lacks a model. It distinguishes that from a
+// provider's refusal of the model, which has no field.
 const AbsentField = "model"
 
 // ParkedRuns returns the parked runs of an actor that was read from the log. It decodes the
@@ -134,8 +134,8 @@ func (p parking) recordParked(act *activation, run *store.Run, detail string) {
 	}
 }
 
-// missesModel parks the run of a turn whose model is not there since the start. It reports
-// whether it did. The run of a later message fails: its client is there to correct it.
+// missesModel parks the run of a turn if its model is absent since the start, and reports whether it
+// did. The run of a later message fails instead, because its client is present to correct it.
 func (p parking) missesModel(t *turn, answer *actor.Answer) bool {
 	r := answer.Refusal
 	if !t.restored || r == nil || r.Reason != actor.ModelNotFound || r.Field != AbsentField {
@@ -145,8 +145,8 @@ func (p parking) missesModel(t *turn, answer *actor.Answer) bool {
 	return true
 }
 
-// restored lets the runs of an actor continue that were parked because their agent or model
-// was absent at an earlier start. If something is still absent, they are parked again.
+// restored resumes the runs of an actor that were parked because their agent or model was absent at
+// an earlier start. Runs that still lack one are parked again.
 func (p parking) restored(act *activation) {
 	c := p.cell
 	for _, run := range act.journal.Runs {

@@ -15,15 +15,14 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Repeated asks. An external agent that is invoked again for the same run makes its asks
-// again. An ask that its former invocation made already is matched with the recorded one, and
-// gets that one's answer. A key identifies an ask that has one. Asks without a key are matched
-// by kind, name and arguments, the k-th among equals, in whatever order they come.
+// Repeated asks. An external agent that is invoked again for the same run repeats its asks. An
+// ask that its former invocation had made gets the recorded answer. It is matched by its key if
+// it has one, else by kind, name and arguments: the k-th among equals, in any order.
 //
-// A tool call or a call of an agent may have an effect. While such a recorded ask is not made
-// again, a different one is not performed, because it may be the same intention in other
-// words. It waits for a moment, as asks made in parallel come in any order. Then the run is
-// parked, and a person sees both.
+// A tool call or a call of an agent may have an effect. Until the agent repeats such an ask, a
+// different one is not performed, because it may be the same intention in other words. It waits
+// for repeatWait, because parallel asks arrive in any order. Then the run is parked and shows
+// both to a person.
 
 // repeatWait is the time for which an ask waits for those of the former invocation.
 const repeatWait = 2 * time.Second
@@ -51,8 +50,8 @@ func (r *repetition) isMissing(asks []store.Asked, i int) bool {
 }
 
 // find returns the first missing ask that is equal to an ask without a key, or -1. A request
-// that does not say from which invocation it comes may be a late one of the former invocation,
-// so it is also taken for an equal one that was made since.
+// that names no invocation may be a late one of the former invocation, so it also matches an
+// equal ask that was repeated since.
 func (r *repetition) find(asks []store.Asked, kind actor.AskKind, out *actor.Ask, known bool) int {
 	for i := range asks {
 		a := &asks[i]
@@ -84,8 +83,8 @@ func (r *repetition) due() actor.Time {
 	return r.waiting[0].until
 }
 
-// sameRequest reports whether two asks request the same. The time that an agent gives a call is no
-// part of it: it may give the time that it has left.
+// sameRequest reports whether two asks request the same. The timeout of a call does not count,
+// because an agent may pass on the time that it has left.
 func sameRequest(a, b *actor.Ask) bool {
 	return a.Kind == b.Kind && a.Name == b.Name && a.Operation == b.Operation &&
 		slices.EqualFunc(a.Parts, b.Parts, func(x, y actor.Part) bool { return x.Media == y.Media && string(x.Bytes) == string(y.Bytes) })
@@ -127,9 +126,9 @@ func (r repeats) begin() {
 	r.turn.repetition = repetition{recorded: len(r.turn.run.Last()), accepted: r.turn.repetition.accepted}
 }
 
-// interrupt decides about an invocation that continues although its cell was restarted. Asks
-// are its own if it is the first one. Otherwise the cell has forgotten which of the recorded
-// asks it has made again: the invocation is aborted, and interrupt returns true.
+// interrupt decides about an invocation that outlived its cell. A first invocation continues,
+// because all recorded asks are its own. A later one is aborted, and interrupt returns true: the
+// cell has lost which recorded asks that invocation had repeated.
 func (r repeats) interrupt(i int) bool {
 	c, t := r.cell, r.turn
 	a := &t.run.Last()[i]
@@ -145,8 +144,8 @@ func (r repeats) interrupt(i int) bool {
 	return true
 }
 
-// isFormer reports whether a request comes from a former invocation: its process has not noticed
-// that the server was restarted.
+// isFormer reports whether a request comes from a former invocation, whose process has not noticed
+// the restart of the server.
 func (r repeats) isFormer(call *actor.Call) bool {
 	n := call.Extensions.Invocation()
 	for i := range r.turn.run.Last() {
@@ -157,8 +156,8 @@ func (r repeats) isFormer(call *actor.Call) bool {
 	return false
 }
 
-// take handles a signal that adds an ask without a key, if the ask is one of the former
-// invocation or has to wait for one. It reports whether it did.
+// take handles a signal with an ask without a key that repeats an ask of the former invocation,
+// or has to wait for one. It reports whether it has handled the signal.
 func (r repeats) take(call *actor.Call, ask *actor.Ask, durable bool) bool {
 	t := r.turn
 	asks, again := t.run.Last(), &t.repetition

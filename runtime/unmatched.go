@@ -12,14 +12,14 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Effects of a former invocation that the agent does not ask for again. A run that fails, or ends with an
-// answer, would deny them: the run is parked instead, and a person sees them.
+// Unmatched effects are those of a former invocation that the agent has not repeated. The end of the run
+// would hide them, so the run is parked and shows them to a person.
 
 // endedText follows the name of the agent in the reason of a run whose agent ended without its former
 // requests. A retry accepts that. The rest of a reason quotes agents, so it decides about nothing.
 const endedText = " was invoked again and ended without the requests that it made before"
 
-// startedText returns how the reason of a run begins whose agent was invoked again.
+// startedText returns the beginning of the reason of a parked run whose agent was invoked again.
 func startedText(agent string) string { return unmatchedText + "agent " + agent }
 
 // parksEnd parks the run of a repeated invocation that ends, or cannot be made, while an effect of the

@@ -63,8 +63,8 @@ func (d *devices) perform(h *gatedEffect, op runtime.Tool) {
 	}
 }
 
-// give sends the result of a device. It names a call that does not exist, or, with the next step, one
-// that may.
+// give sends the result of a device for a tool call. If exists is false, the ID of the call was changed
+// on purpose: the call does not exist, or belongs to the next step.
 func (d *devices) give(to actor.ID, id runs.ToolCallID, exists bool, body string) {
 	a := d.a
 	result, refusal := ingress.DecodeToolResult([]byte(body))
@@ -76,8 +76,8 @@ func (d *devices) give(to actor.ID, id runs.ToolCallID, exists bool, body string
 	a.send(call, 1, func(reply *actor.Reply) { d.judgeReply(id, exists, &call, reply) })
 }
 
-// judgeReply judges the reply to a device. At most one result of a call is taken, and it is the
-// one that the run was given. A run without a journal may begin again, and with it its calls.
+// judgeReply judges the reply to a device. A call takes at most one result, and its run gets that one.
+// A run without a journal may restart and repeat its calls.
 func (d *devices) judgeReply(id runs.ToolCallID, exists bool, call *actor.Call, reply *actor.Reply) {
 	namespaces{d.a.Simulation}.checkReplyApart(call.To.Tenant, "a device", reply)
 	if reply.Refusal != nil {

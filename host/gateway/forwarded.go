@@ -18,8 +18,8 @@ import (
 type forwardedRuns struct{ *Server }
 
 // authorize returns the external agent that works on the run in x-run-id or in the field
-// run_id, if the request has the credentials of the principal that registered this agent. A
-// run that has ended and one of another agent look alike. Without either the request needs a
+// run_id, if the request has the credentials of the principal that registered this agent. An
+// ended run and a run of another agent get the same answer. A request that names no run needs a
 // run token.
 func (s forwardedRuns) authorize(ctx *fasthttp.RequestCtx) (*caller, *problem) {
 	h, conn := &ctx.Request.Header, ctx.Conn()
@@ -82,8 +82,8 @@ func runNotOpen(run actor.CallID) *problem {
 	return refusalProblem(actor.RefuseNotFound(actor.WhatOpenRun, "run %s is not open, or its agent was registered by another principal, or it is a run of another user", run))
 }
 
-// workingOn returns the external agent that works on an open run, in whichever namespace, if
-// by is the principal that registered this agent.
+// workingOn returns the external agent that works on an open run of any namespace, if by is the
+// principal that registered this agent.
 func (s forwardedRuns) workingOn(by *caller, run actor.CallID) (*caller, *problem) {
 	owner, err := lookup(s.Server, *by, command.OpenRunQuery{Run: run})
 	var r *actor.Refusal
@@ -105,8 +105,8 @@ func (s forwardedRuns) workingOn(by *caller, run actor.CallID) (*caller, *proble
 	return &caller{Principal: actor.Principal{Tenant: owner.Actor.Tenant, User: fmt.Sprintf("run:%s", run), Key: by.Key}, Run: run, Actor: owner.Actor, registrar: registrar(principal)}, nil
 }
 
-// authorizeHead returns the caller whose request may have a body that names a run. A key that
-// may not name one needs a run token, unless its head has named a run.
+// authorizeHead authorizes a request before its body, which may name a run. A key without the
+// scope to name one needs a run token, unless the head names a run.
 func (s forwardedRuns) authorizeHead(h *fasthttp.RequestHeader) (*caller, *problem) {
 	by, p := s.Server.authorize(h, ingress.ScopeCall, nil)
 	if p != nil && p.Status == fasthttp.StatusForbidden && len(h.PeekAll(runHeader)) == 0 {

@@ -24,9 +24,9 @@ func (c *Client) Approval(ctx context.Context, id runs.ToolCallID) (command.Tool
 	return found, err
 }
 
-// MayDecide refuses a client that may not decide about a tool call which waits. Operators may, unless the
-// user who began the tree of its run must not: that is the requester, for whom an agent that acts is no
-// substitute. What a policy names nobody for is not a customer's to decide.
+// MayDecide refuses a client that may not decide about a waiting tool call. Operators may, unless the policy
+// excludes the requester, the user who began the tree of the run. An agent is no substitute for its requester.
+// If the policy names no approver, customers may not decide.
 func (c *Client) MayDecide(ctx context.Context, found *command.ToolCall) error {
 	if c.Trusted {
 		return nil
@@ -62,10 +62,10 @@ func lacksDecision(scope ingress.Scope, why string) *Forbidden {
 	return &Forbidden{string(scope), fmt.Sprintf("%s; `troupe keys create --scope %s --data DIR` makes a key that has it", why, scope)}
 }
 
-// checkRegistrar refuses a client that registered the agent whose run made a tool call, or an agent
-// above it, which has chosen the call or its words: an external one may have the client's key. A
-// deleted agent may have been the client's. Clients without a key are not told apart from persons,
-// and operators may decide about every call.
+// checkRegistrar refuses the decision of a client that registered the agent whose run made the tool
+// call, or an agent above it. Those agents have chosen the call or its words, and an external one may
+// hold the key of the client. A deleted agent counts as the client's. Clients without a key count as
+// persons, and operators may decide about every call.
 func (c *Client) checkRegistrar(ctx context.Context, found *command.ToolCall) error {
 	if c.Share == actor.LocalUser || ingress.Allows(c.By, ingress.ScopeOperator) {
 		return nil
@@ -96,9 +96,8 @@ func cannotApprove(why string) error {
 	return &Forbidden{Detail: fmt.Sprintf("%s: decide with the key of another principal, or with the scope %s", why, ingress.ScopeOperator)}
 }
 
-// Decide decides about a tool call that was found, and sets its approval. The first decision counts:
-// the refusal of a later one, and of one after the expiry, is ApprovalDecided and says how the call
-// was decided.
+// Decide decides about a tool call that was found, and updates its approval. The first decision counts.
+// A later decision, or one after the expiry, is refused with ApprovalDecided and the earlier decision.
 func (c *Client) Decide(ctx context.Context, found *command.ToolCall, d signals.Decide, r *Request) error {
 	if err := c.MayDecide(ctx, found); err != nil {
 		return err

@@ -28,9 +28,9 @@ type Client struct {
 	Keys Keys
 	// Agents are the only agents that the client may call itself; all if empty.
 	Agents []string
-	// DecisionScope is the scope that decisions about tool calls need whose policy names nobody; "": none.
+	// DecisionScope is the scope needed to decide about tool calls whose policy names no approver; "": none.
 	DecisionScope ingress.Scope
-	// Trusted is set for a program that embeds the node: it says itself who may decide about tool calls.
+	// Trusted is set for a program that embeds the node and decides itself who may approve tool calls.
 	Trusted bool
 	// Stopping is closed when the face of the client stops, which ends every wait.
 	Stopping <-chan struct{}

@@ -29,12 +29,12 @@ type Subject struct {
 	Session string
 }
 
-// Watch tells a reader of events when to read again. After each Wait there may be news, and a read
-// that finds none is repeated after the next one. A read MUST follow Follow, so that no event is
-// missed between the two. A Watch has one user at a time.
+// Watch notifies a reader of events when to read again. Each Wait may return without new events, so a
+// reader that finds none waits again. To miss no event, a reader MUST call Follow before its first read.
+// A Watch has one user at a time.
 //
-// A read that fails because the node is away is no end: the reader passes the error to Away, and the
-// next Wait returns once the node is back.
+// A reader passes the error of a failed read to Away. If the node is away, the next Wait returns once it
+// is back.
 type Watch struct {
 	client *Client
 	ends   <-chan struct{}
@@ -71,8 +71,8 @@ func (w *Watch) Close() {
 	}
 }
 
-// Follow subscribes to the events of the main subject of the watch, of which there is one. Its news end
-// a Wait, and are not among those of News.
+// Follow subscribes to the events of the main subject. A watch has one. Its new events end a Wait, but
+// News does not name it.
 func (w *Watch) Follow(s Subject) error {
 	updates, stop, err := w.subscribe(s)
 	if err == nil {
@@ -215,9 +215,9 @@ func (w *Watch) Await(ctx context.Context) error {
 	return err
 }
 
-// Wait blocks until there may be news, or for the time most. It reports whether there may be news. The
-// error says that the watch has ended: it is that of ctx, command.ErrClosed if the channel of the watch
-// was closed, or ErrRevoked.
+// Wait blocks until there may be new events, at most for the given time, and reports whether there may be
+// some. Its error means that the watch has ended: the error of ctx, command.ErrClosed after the channel of
+// the watch was closed, or ErrRevoked.
 func (w *Watch) Wait(ctx context.Context, most time.Duration) (news bool, err error) {
 	if w.poll {
 		most = min(most, pollInterval)
