@@ -18,6 +18,14 @@ type KV interface {
 	Apply(rows []Row) error
 }
 
+// ManyGetter is a KV in which each read has a cost of its own, such as a round trip, so that reading
+// several keys at once is cheaper.
+type ManyGetter interface {
+	KV
+	// GetMany returns the values of those keys that exist, by key.
+	GetMany(keys [][]byte) (map[string][]byte, error)
+}
+
 // Row is one put or delete of a key, or the delete of a range of keys.
 type Row struct {
 	Key    []byte

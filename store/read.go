@@ -122,7 +122,7 @@ func (r Rows) load(id actor.ID, key, value []byte, ok bool) (saved Saved, err er
 	if err != nil {
 		return Saved{}, err
 	}
-	reader := groupReader{kv: r.KV}
+	reader := groupReader{kv: r.KV, next: spans}
 	for _, s := range spans {
 		if s.last <= n {
 			continue
@@ -186,6 +186,39 @@ type groupReader struct {
 	kv     KV
 	at     location // of the part; its group is 0
 	groups [][]byte
+
+	next  []span            // that follow, in this order; those of a ManyGetter are read aheadMax at a time
+	ahead map[string][]byte // values that were read ahead, by key
+}
+
+// aheadMax is the number of parts that are read at once.
+const aheadMax = 32
+
+// part returns the value of a part.
+func (g *groupReader) part(at location) ([]byte, bool, error) {
+	many, ok := g.kv.(ManyGetter)
+	if !ok || len(g.next) < 2 {
+		return g.kv.Get(at.key())
+	}
+	key := string(at.key())
+	if value, ok := g.ahead[key]; ok {
+		return value, true, nil
+	}
+	for len(g.next) > 0 && string(g.next[0].at.key()) != key {
+		g.next = g.next[1:]
+	}
+	keys := [][]byte{[]byte(key)}
+	for _, s := range g.next {
+		if k := s.at.key(); len(keys) < aheadMax && !bytes.Equal(k, keys[len(keys)-1]) {
+			keys = append(keys, k)
+		}
+	}
+	var err error
+	if g.ahead, err = many.GetMany(keys); err != nil {
+		return nil, false, err
+	}
+	value, ok := g.ahead[key]
+	return value, ok, nil
 }
 
 // group returns the content of a group without its salt.
@@ -193,7 +226,7 @@ func (g *groupReader) group(at location) ([]byte, error) {
 	part := at
 	part.Group = 0
 	if g.groups == nil || g.at != part {
-		value, ok, err := g.kv.Get(at.key())
+		value, ok, err := g.part(at)
 		if err != nil {
 			return nil, err
 		}
@@ -493,7 +526,7 @@ func (r Rows) events(tenant string, run actor.CallID, after uint64, limit int) (
 		return nil, err
 	}
 	var events []RunEvent
-	reader := groupReader{kv: r.KV}
+	reader := groupReader{kv: r.KV, next: spans}
 	next := after + 1
 	for _, s := range spans {
 		if s.last < next {

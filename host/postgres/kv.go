@@ -87,6 +87,8 @@ func unavailable(err error) error {
 // queries is the store.KV for what clients ask. It accepts no rows.
 type queries struct{ keys }
 
+var _ store.ManyGetter = queries{}
+
 // Apply implements store.KV.
 func (queries) Apply([]store.Row) error { return errors.New("only for queries") }
 
@@ -102,6 +104,27 @@ func (k keys) Get(key []byte) (value []byte, ok bool, err error) {
 		return nil, false, fmt.Errorf("key %s: %w", key, err)
 	}
 	return value, true, nil
+}
+
+// GetMany implements store.ManyGetter.
+func (k keys) GetMany(all [][]byte) (values map[string][]byte, err error) {
+	err = k.read(func(ctx context.Context) error {
+		rows, err := k.gets.Query(ctx, "SELECT k, v FROM troupe.kv WHERE k = ANY($1::bytea[])", all)
+		if err != nil {
+			return err
+		}
+		values = make(map[string][]byte, len(all))
+		var key, value []byte
+		_, err = pgx.ForEachRow(rows, []any{&key, &value}, func() error {
+			values[string(key)] = bytes.Clone(value)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", all[0], err)
+	}
+	return values, nil
 }
 
 // Scan implements store.KV. It reads a snapshot taken at its start.
@@ -154,15 +177,11 @@ func (c cut) Error() string { return c.err.Error() }
 
 type row struct{ key, value []byte }
 
-// scanPages reads pages in one transaction, so that they show one state. The transaction begins with
-// the first page and ends after the last, each in the same round trip if there is one page.
+// scanPages reads a range. One statement shows one state: if it reads all, there is nothing more. Otherwise
+// pages follow from the beginning, in a transaction, so that they show one state too.
 func scanPages(c *pgx.Conn, query string, from, to []byte, next func([]byte) ([]byte, []byte), each func(key, value []byte) bool) error {
 	var page []row
-	for limit, first := scanRows, true; ; limit, first = min(4*limit, scanRowsMax), false {
-		var b pgx.Batch
-		if first {
-			b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-		}
+	read := func(b *pgx.Batch, limit int) error {
 		page = page[:0]
 		b.Queue(query, from, to, limit).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
@@ -174,15 +193,33 @@ func scanPages(c *pgx.Conn, query string, from, to []byte, next func([]byte) ([]
 			}
 			return rows.Err()
 		})
-		if err := perform(c, &b); err != nil {
-			return err
-		}
+		return perform(c, b)
+	}
+	pass := func() bool {
 		for _, r := range page {
 			if !each(r.key, r.value) {
-				return end(c)
+				return false
 			}
 		}
-		if len(page) < limit {
+		return true
+	}
+	var b pgx.Batch
+	if err := read(&b, scanRows); err != nil {
+		return err
+	}
+	if len(page) < scanRows {
+		pass()
+		return nil
+	}
+	for limit, first := 4*scanRows, true; ; limit, first = min(4*limit, scanRowsMax), false {
+		var b pgx.Batch
+		if first {
+			b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+		}
+		if err := read(&b, limit); err != nil {
+			return err
+		}
+		if !pass() || len(page) < limit {
 			return end(c)
 		}
 		from, to = next(page[len(page)-1].key)

@@ -64,9 +64,9 @@ type Store struct {
 }
 
 var (
-	_ store.KV        = (*Store)(nil)
-	_ store.Forgetter = (*Store)(nil)
-	_ store.Reader    = (*Store)(nil)
+	_ store.ManyGetter = (*Store)(nil)
+	_ store.Forgetter  = (*Store)(nil)
+	_ store.Reader     = (*Store)(nil)
 )
 
 // outage is a time in which the database accepts no writes.
