@@ -213,7 +213,7 @@ func (r registryState) unknownCapability(s *Spec) *actor.Refusal {
 	if len(problems) == 0 {
 		return nil
 	}
-	refusal := actor.Refuse(actor.Rejected, "%v", problems)
+	refusal := actor.Refuse(actor.Invalid, "%v", problems)
 	refusal.Field = problems[0].Field
 	return refusal
 }

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"github.com/troupe-run/troupe/internal/client"
@@ -135,11 +136,13 @@ type waitView struct {
 func (s *Server) newAgentView(d command.Agent) agentView {
 	v := agentView{ID: d.Name, Name: displayName(d), Tags: []string{}, Status: "healthy", Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
 	var spec struct {
+		Kind         string   `json:"kind"`
 		Code         string   `json:"code"`
 		Endpoint     string   `json:"endpoint"`
 		Capabilities []string `json:"capabilities"`
 	}
 	if d.Spec != nil && json.Unmarshal(d.Spec, &spec) == nil {
+		v.Kind = cmp.Or(spec.Kind, v.Kind)
 		v.Code, v.Endpoint, v.Tags = spec.Code, spec.Endpoint, append(v.Tags, spec.Capabilities...)
 	}
 	if d.Kind == actor.External && s.config.External != nil {

@@ -575,3 +575,24 @@ func TestHeartbeatOfAnotherUser(t *testing.T) {
 		t.Errorf("registered by its owner: %d %s; last heartbeat %s", status, body, seen())
 	}
 }
+
+// An orchestrator is created as other agents are, once the capabilities in its workflows exist, and names none of them.
+func TestOrchestratorOverHTTP(t *testing.T) {
+	d := startGateway(t)
+	desk := `{"name":"desk","kind":"orchestrator","prompt":"on letter say {\"primary_intent\":\"letter\",\"intent_confidence\":1,\"workflow\":\"letter\"}",` +
+		`"workflow":{"letter":{"description":"a letter","steps":[{"title":"Letter","capability":"DOC_WRITE"}]}}}`
+	if status, _, body := d.do("POST", "/v1/agents", desk); status != 400 || !strings.Contains(body, "no agent provides DOC_WRITE") || !strings.Contains(body, `"field":"workflow.letter"`) {
+		t.Errorf("got %d %s", status, body)
+	}
+	for _, agent := range []string{`{"name":"writer","code":"DOC","prompt":"on DOC_WRITE say DOC has done DOC_WRITE","provides":[{"code":"DOC_WRITE","description":"d","user_text":"the letter"}]}`, desk} {
+		if status, _, body := d.do("POST", "/v1/agents", agent); status != 201 {
+			t.Fatalf("got %d %s", status, body)
+		}
+	}
+	if _, _, body := d.do("GET", "/v1/agents", ""); !strings.Contains(body, `"kind":"orchestrator"`) {
+		t.Errorf("got %s", body)
+	}
+	if status, _, body := d.do("POST", "/v1/agents/desk/messages", `{"content":"a letter"}`); status != 200 || !strings.Contains(body, `"content":"Letter: a specialist has done the letter. Confidence: medium."`) {
+		t.Errorf("got %d %s", status, body)
+	}
+}
