@@ -132,7 +132,7 @@ func (t *orchestration) instructions() string {
 		}
 	}
 	if t.kept != nil {
-		fmt.Fprintf(&b, "- You have asked the user: %q. If the message answers that, set resume to retry, continue or stop.\n", t.kept.Question)
+		fmt.Fprintf(&b, "- You have asked the user: %q. If the message answers that, set resume to retry, continue or stop, or, for the results of one part, to prefer, with its title in prefer.\n", t.kept.Question)
 	}
 	b.WriteString("The JSON Schema of your answer: " + contract.IntentSchema)
 	return b.String()
@@ -192,7 +192,7 @@ func (t *orchestration) follow(intent contract.Intent) Action {
 			break
 		}
 	}
-	return t.answer(p)
+	return t.answer(p, intent.Prefer, resumes && (stop || intent.Resume == "continue"))
 }
 
 // planOf returns the plan that an intent asks for.
@@ -215,18 +215,21 @@ func (t *orchestration) planOf(intent *contract.Intent) *plan {
 }
 
 // answer ends the turn with the joined results of a plan, once they are recorded.
-func (t *orchestration) answer(p *plan) Action {
-	joined, refusal := contract.Join(p.components(), p.config())
+func (t *orchestration) answer(p *plan, prefer string, final bool) Action {
+	config := p.config()
+	config.Prefer = prefer
+	joined, refusal := contract.Join(p.components(), config)
 	if refusal != nil {
 		return EndRefused(refusal)
 	}
 	failed := p.failed(0, len(p.Responses))
 	text, asks := joined.Text, failed >= 0 && p.Workflow.OnStepFailure == StepAsk
-	if asks {
+	if p.Question = joined.Question; asks {
 		p.Question = fmt.Sprintf("%s could not be completed. Should I try it again, go on without it, or stop?", p.Workflow.Steps[failed].Title)
 		text += "\n\n" + p.Question
 		joined.Question = p.Question
 	}
+	asks = asks || joined.Question != "" && !final
 	if _, action := t.take("joining", Tool(tools.RecordJoin, joined.EncodeRecord())); action != nil {
 		return *action
 	}

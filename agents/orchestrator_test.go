@@ -339,3 +339,19 @@ func TestRegistryRefusesUnknownCapabilities(t *testing.T) {
 	}
 	f.mustApply(agents.OpPut, fmt.Sprintf(user, "ANL_NPV"))
 }
+
+// A conflict that the user decides waits for the answer, and asks for nothing again.
+func TestUserDecidesAConflict(t *testing.T) {
+	const toml = "compare = { \"size\" = \"the market size\" }\non_conflict = \"ask\"\n"
+	b := compileTOML(t, strings.NewReplacer("POLICY", "partial", "compare = { \"size\" = \"the market size\" }\n", toml).Replace(deskTOML))
+	d := newDesk(t, wantsCase, `{"primary_intent":"answer","intent_confidence":1,"resume":"prefer","prefer":"Financial analysis"}`)
+	out := d.say(b, "Help me.")
+	if got := actor.TextOf(out.Parts); !strings.HasSuffix(got, "5 (Financial analysis), 6 (Market).\n\nWhich value of the market size should be used?") || len(d.state) == 0 {
+		t.Fatalf("got %s, keeps %d items", got, len(d.state))
+	}
+	d.asked = nil
+	out = d.say(b, "The one of the financial analysis.")
+	if got := actor.TextOf(out.Parts); !strings.HasSuffix(got, "5 is used: you have preferred it.") || len(d.asked) != 0 || len(d.state) != 0 {
+		t.Errorf("got %s, asked %v, keeps %d items", got, d.asked, len(d.state))
+	}
+}

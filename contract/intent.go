@@ -27,7 +27,8 @@ type Intent struct {
 	Options    []string       // what else the user may mean
 	Question   string         // to the user; "": a general one
 	Reply      string         // to the user, if no other agent is needed
-	Resume     string         // answer to a question about a failed step: retry, continue or stop; "": none
+	Resume     string         // answer to a question about a plan: retry, continue, stop or prefer; "": none
+	Prefer     string         // with prefer: the title of the component whose values the user wants
 }
 
 // Target is a capability with the agent that is wanted for it.
@@ -59,7 +60,8 @@ const IntentSchema = `{"type":"object","properties":{` +
 	`"options":{"type":"array","items":{"type":"string"}},` +
 	`"question":{"type":"string"},` +
 	`"reply":{"type":"string"},` +
-	`"resume":{"enum":["retry","continue","stop",""]}` +
+	`"resume":{"enum":["retry","continue","stop","prefer",""]},` +
+	`"prefer":{"type":"string"}` +
 	`},"required":["primary_intent","intent_confidence"]}`
 
 // DecodeIntent reads the answer of a model. What can be understood is understood: further members are
@@ -99,9 +101,10 @@ func DecodeIntent(answer string) (Intent, *Violation) {
 		return i, v
 	}
 	i.Missing, i.Options = intentTexts(lastOf(members, "missing")), intentTexts(lastOf(members, "options"))
-	if i.Resume = strings.ToLower(line("resume")); i.Resume != "" && !slices.Contains([]string{"retry", "continue", "stop"}, i.Resume) {
-		return i, violation(OutputViolation, "resume", "want retry, continue or stop")
+	if i.Resume = strings.ToLower(line("resume")); i.Resume != "" && !slices.Contains([]string{"retry", "continue", "stop", "prefer"}, i.Resume) {
+		return i, violation(OutputViolation, "resume", "want retry, continue, stop or prefer")
 	}
+	i.Prefer = line("prefer")
 	return i, nil
 }
 
@@ -218,7 +221,7 @@ func (i *Intent) Encode(course Course, threshold float64) []byte {
 	all := []member{
 		{"course", quoted(string(course))}, {"primary_intent", quoted(i.Name)}, {"intent_confidence", number(i.Confidence)}, {"threshold", number(threshold)},
 		{"target_agent", text(i.Target.Agent)}, {"target_capability", text(i.Target.Capability)}, {"workflow", text(i.Workflow)},
-		{"secondary_intents", texts(names)}, {"secondary_targets", nil}, {"missing", texts(i.Missing)}, {"options", texts(i.Options)}, {"resume", text(i.Resume)},
+		{"secondary_intents", texts(names)}, {"secondary_targets", nil}, {"missing", texts(i.Missing)}, {"options", texts(i.Options)}, {"resume", text(i.Resume)}, {"prefer", text(i.Prefer)},
 	}
 	if len(i.Secondary) > 0 {
 		all[8].value = append(targets, ']')

@@ -40,7 +40,7 @@ func TestIntentsThatCannotBeRead(t *testing.T) {
 		`{"primary_intent":"x","intent_confidence":1,"target_capability":"the analysis"}`:                                         "target_capability: want the code of a capability such as DOC_GENERATE, or null",
 		`{"primary_intent":"x","intent_confidence":1,"inputs":[1]}`:                                                               "inputs: want an object",
 		`{"primary_intent":"x","intent_confidence":1,"secondary_targets":["DOC_GENERATE"]}`:                                       "secondary_targets: want a list of objects",
-		`{"primary_intent":"x","intent_confidence":1,"resume":"later"}`:                                                           "resume: want retry, continue or stop",
+		`{"primary_intent":"x","intent_confidence":1,"resume":"later"}`:                                                           "resume: want retry, continue, stop or prefer",
 		`{"primary_intent":"x","intent_confidence":1,"inputs":` + strings.Repeat(`{"a":`, 2000) + "1" + strings.Repeat("}", 2001): "inputs: want an object",
 	} {
 		if i, broken := DecodeIntent(answer); broken == nil || broken.Error() != want {

@@ -5,6 +5,7 @@ package contract
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,6 +29,8 @@ type JoinConfig struct {
 	Terms []Term
 	// Ask asks the user about each conflict, also if one component is more confident.
 	Ask bool
+	// Prefer is the title of the component whose values the user has preferred; "": none.
+	Prefer string
 }
 
 // Key is a member that several results may state: they should agree on it.
@@ -87,6 +90,7 @@ const (
 	higherWhy      = "its confidence is higher"
 	equalWhy       = "the confidence is the same"
 	askWhy         = "the user decides"
+	preferWhy      = "you have preferred it"
 	uncomparedWhy  = "was not completed"
 	confidenceText = "Confidence: %s."
 )
@@ -123,7 +127,7 @@ func Join(components []Component, config JoinConfig) (Joined, *actor.Refusal) {
 	}
 	var questions []string
 	for _, key := range config.Keys {
-		c, titles, ok := compare(components, key, config.Ask)
+		c, titles, ok := compare(components, key, &config)
 		if !ok {
 			continue
 		}
@@ -239,7 +243,7 @@ func unify(text string, terms []Term) string {
 
 // compare compares what the components state of a key. It reports false if there is nothing to
 // compare. Titles are those of the components with a value.
-func compare(components []Component, key Key, ask bool) (c Comparison, titles []string, ok bool) {
+func compare(components []Component, key Key, config *JoinConfig) (c Comparison, titles []string, ok bool) {
 	c = Comparison{Verdict: Agree, Fields: []string{key.Field}, Preferred: noValue}
 	var best Confidence
 	missing, equal := "", false
@@ -270,7 +274,9 @@ func compare(components []Component, key Key, ask bool) (c Comparison, titles []
 		c.Verdict, c.Why = Uncompared, missing+" "+uncomparedWhy
 	case c.Verdict == Agree:
 		c.Why = "all state the same"
-	case ask:
+	case config.Prefer != "" && slices.Contains(titles, config.Prefer):
+		c.Preferred, c.Why = slices.Index(titles, config.Prefer), preferWhy
+	case config.Ask:
 		c.Preferred, c.Why = noValue, askWhy
 	case equal:
 		c.Preferred, c.Why = noValue, equalWhy

@@ -117,6 +117,10 @@ func TestConflictsAreShown(t *testing.T) {
 			t.Errorf("%s: got the question %q", name, j.Question)
 		}
 	}
+	preferred, _ := Join([]Component{size("A", Low, "5"), size("B", High, "6")}, JoinConfig{Keys: []Key{key}, Ask: true, Prefer: "A"})
+	if c := preferred.Comparisons[0]; c.Preferred != 0 || c.Why != preferWhy || preferred.Question != "" || !strings.HasSuffix(preferred.Text, "5 is used: you have preferred it.") {
+		t.Errorf("the user prefers A: got %+v, %s", c, preferred.Text)
+	}
 	j, _ := Join([]Component{size("A", Low, "5.10"), size("B", High, "6")}, JoinConfig{Keys: []Key{key}})
 	b, err := json.Marshal(j.Comparisons[0])
 	if want := `{"verdict":"differ","fields":["m/size"],"values":[5.10,6],"sources":["agent-A","agent-B"],"preferred":1,"why":"its confidence is higher"}`; err != nil || string(b) != want {
