@@ -306,8 +306,12 @@ func toolCallOf(e *runs.Event) string {
 	return runs.ToolCallID{Run: e.Run, Step: e.Step, Index: e.Index}.String()
 }
 
-// mapEvent maps an event of a root run.
+// mapEvent maps an event of a root run. Those of the runtime's own tools, which record decisions of an
+// orchestrator, are not for clients of the channel.
 func (c *Channel) mapEvent(r *channelRun, e *runs.Event) []ChannelMessage {
+	if strings.HasPrefix(e.Name, actor.SystemAgent+".") && (e.Type == runs.ToolCallCreated || e.Type == runs.ToolResult) {
+		return nil
+	}
 	switch e.Type {
 	case runs.AgentCalledChild:
 		return r.state(StateCallingAgent, &detail{Agent: e.Actor.Agent, Child: e.Child.String()})

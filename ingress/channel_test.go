@@ -81,3 +81,21 @@ func TestSessionsHaveTheTimeOfTheirKey(t *testing.T) {
 		t.Error("two keys begin one session")
 	}
 }
+
+// What an orchestrator records of its decisions is no tool that it uses.
+func TestChannelHidesRecords(t *testing.T) {
+	for name, want := range map[string]int{"troupe.route": 0, "troupe.join": 0, "troupes": 2, "mail.send": 2} {
+		channel, run, got := NewChannel("s1", false), testRun(1), 0
+		for i, e := range []runs.Event{{Type: runs.UserInput, Actor: actor.NewID("desk", "s1")}, {Type: runs.ToolCallCreated, Kind: runs.KindTool, Step: 1, Name: name}, {Type: runs.ToolResult, Step: 1, Name: name}} {
+			e.Run, e.Seq = run, uint64(i+1)
+			for _, m := range channel.Map(&e, "") {
+				if m.Type == ChannelState {
+					got++
+				}
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %d states, want %d", name, got, want)
+		}
+	}
+}
