@@ -31,6 +31,7 @@ const cards = new TaskCards(new Recorded("div"), (id) => cancelled.push(id));
 const pending = {
   a: { agent: "secret", skill: "look_up", taskId: "a", startTime: 1_000, status: "pending" },
   b: { agent: "secret", skill: "pay", taskId: "b", startTime: 61_000, status: "waiting" },
+  d: { agent: "secret", asker: "secret", skill: "remind", taskId: "d", startTime: 0, status: "pending" },
   c: { agent: "secret", skill: "old", taskId: "c", startTime: 0, status: "late" },
 };
 cards.show(pending, 42_000);

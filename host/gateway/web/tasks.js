@@ -20,7 +20,8 @@ export class TaskCards {
 
   show(pending, now = Date.now()) {
     this.times = [];
-    this.root.replaceChildren(...Object.values(pending).filter((t) => t.status !== "late").map((t) => {
+    const isReminder = (t) => t.skill === "remind" && t.agent === t.asker; // an agent cannot ask itself
+    this.root.replaceChildren(...Object.values(pending).filter((t) => t.status !== "late" && !isReminder(t)).map((t) => {
       const time = el("span", { class: "muted" });
       this.times.push({ time, start: t.startTime });
       const cancel = el("button", { class: "button quiet small", type: "button", text: "Cancel", onclick: () => {
