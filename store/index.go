@@ -445,6 +445,23 @@ func (x *Index) RowsWith(b *Batch, each func(tenant string, s *runs.Summary)) []
 	return rows
 }
 
+// TakeForgotten returns an Index for the readers of a store whose rows are written by RowsWith: it holds
+// the deleted sessions whose rows are left, and nothing else.
+func (x *Index) TakeForgotten() *Index {
+	readers := NewIndex(IndexConfig{})
+	readers.forgotten, x.forgotten = x.forgotten, nil
+	return readers
+}
+
+// AddForgotten adds the sessions that a batch, which was written, deletes.
+func (x *Index) AddForgotten(b *Batch) {
+	for i := range b.Entries {
+		if _, ok := b.Entries[i].Record.(Forgotten); ok {
+			x.forgotten = append(x.forgotten, newTombstone(&b.Entries[i], b.Node, b.No))
+		}
+	}
+}
+
 // Entries returns the number of entries that the rows do not cover.
 func (x *Index) Entries() int { return x.entries }
 

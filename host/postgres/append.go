@@ -106,7 +106,7 @@ func (s *Store) Append(b *store.Batch) error {
 	err := s.perform(s.pending)
 	switch {
 	case err == nil:
-		s.head, s.pending = b.Mark(), nil
+		s.stored(b)
 		return nil
 	case isFenced(err):
 		return s.replaced(b)
@@ -178,7 +178,7 @@ func (s *Store) Settle(b *store.Batch) (stored bool, err error) {
 	case h.owner != s.owner || h.epoch != s.epoch:
 		return false, store.Fenced{Shards: b.Shards}
 	case h.mark == b.Mark():
-		s.head, s.pending = h.mark, nil
+		s.stored(b)
 		s.down.Store(nil)
 		return true, nil
 	case h.mark == s.head:

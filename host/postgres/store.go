@@ -53,6 +53,8 @@ type Store struct {
 	down    atomic.Pointer[outage]    // nil while the database accepts writes
 	closing atomic.Pointer[time.Time] // when the node began to stop
 
+	forgotten sync.Mutex // protects Rows.Index, which has the deleted sessions whose rows are left
+
 	writing sync.Mutex // protects what follows
 	conn    *pgx.Conn  // may be closed
 	pid     int32      // process of the server that the last connection had
@@ -148,7 +150,7 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 	if s.keys, err = openKeys(ctx, s.config); err != nil {
 		return nil, err
 	}
-	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{})}
+	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{}), With: s.withIndex}
 	if err := s.claim(ctx); err != nil {
 		return nil, err
 	}
@@ -165,7 +167,21 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	s.index.Clear()
+	s.Rows.Index = s.index.TakeForgotten()
 	return s, nil
+}
+
+// withIndex runs a function that reads the index for readers.
+func (s *Store) withIndex(read func()) {
+	s.forgotten.Lock()
+	defer s.forgotten.Unlock()
+	read()
+}
+
+// stored notes that a batch is stored.
+func (s *Store) stored(b *store.Batch) {
+	s.head, s.pending = b.Mark(), nil
+	s.withIndex(func() { s.Rows.Index.AddForgotten(b) })
 }
 
 // lock waits until no other process writes the store.
@@ -394,7 +410,7 @@ func (s *Store) VerifyAll() (store.Mark, error) {
 func (s *Store) Queries() store.Reader {
 	k := s.keys
 	k.patience = queryPatience
-	return store.Rows{KV: queries{k}, Index: s.Rows.Index}
+	return store.Rows{KV: queries{k}, Index: s.Rows.Index, With: s.withIndex}
 }
 
 // Examine checks all of a store that no process writes. It changes nothing.

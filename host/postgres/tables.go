@@ -37,7 +37,8 @@ type tables struct {
 	noTools   []string
 	contexts  columns
 	uncontext columns
-	deletions []store.Deletion
+	deletions []store.Deletion // of what earlier batches wrote
+	forgotten []store.Deletion // sessions, with what this batch writes
 }
 
 // columns are the columns of rows, each as an array of text or NULL. PostgreSQL converts them.
@@ -113,6 +114,9 @@ func tablesOf(entries []store.Entry, summaries columns) (t tables, err error) {
 	var order []*toolChange
 	for i := range entries {
 		e := &entries[i]
+		if _, ok := e.Record.(store.Forgotten); ok {
+			t.forgotten = append(t.forgotten, store.Deletion{Tenant: e.Actor.Tenant, Session: e.Actor.Key})
+		}
 		t.session(e)
 		t.items(e)
 		if actor.IsSystemAgent(e.Actor.Agent) {
@@ -420,7 +424,7 @@ func (t *tables) queue(b *pgx.Batch) {
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS n(a, b, c, d, e)`)
 	add(t.created, `INSERT INTO troupe.tool_calls SELECT a, b::uuid, c, d, e, f::jsonb, g::jsonb, h::jsonb, i, j::timestamptz, k::timestamptz, l::timestamptz, m, n::bigint
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[],
-			$14::text[]) AS x(a, b, c, d, e, f, g, h, i, j, k, l, m, n)`)
+			$14::text[]) AS x(a, b, c, d, e, f, g, h, i, j, k, l, m, n) ON CONFLICT DO NOTHING`)
 	add(t.changed, `UPDATE troupe.tool_calls t SET
 			status = CASE WHEN n.status IS NULL OR t.status = 'BLOCKED' THEN t.status
 				WHEN n.status = '`+dispatchedStatus+`' THEN CASE t.kind WHEN '`+runs.KindClient+`' THEN 'WAITING_CLIENT' ELSE 'RUNNING' END
@@ -432,7 +436,7 @@ func (t *tables) queue(b *pgx.Batch) {
 		WHERE t.tool_call_id = n.id`)
 	add(t.asked, `INSERT INTO troupe.approvals (approval_id, run_id, tool_call_id, status, created_at, summary, expires_at, seq)
 		SELECT a, b::uuid, c, 'PENDING', d::timestamptz, e, f::timestamptz, g::bigint
-		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS n(a, b, c, d, e, f, g)`)
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS n(a, b, c, d, e, f, g) ON CONFLICT DO NOTHING`)
 	add(t.decided, `UPDATE troupe.approvals t SET status = n.status, decided_at = n.at::timestamptz, decided_by = n.by, reason = n.why
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS n(id, status, at, by, why) WHERE t.approval_id = n.id`)
 	if len(t.ended) > 0 {
@@ -442,6 +446,20 @@ func (t *tables) queue(b *pgx.Batch) {
 			WHERE a.run_id = ANY($1::text[]::uuid[]) AND r.run_id = a.run_id AND a.status = 'PENDING'`, t.ended)
 	}
 	t.queueItems(b, add)
+	for _, d := range t.forgotten {
+		queueSession(b, d)
+	}
+}
+
+// queueSession adds the statements that delete a session with its runs.
+func queueSession(b *pgx.Batch, d store.Deletion) {
+	tenant, session := asText(d.Tenant), asText(d.Session)
+	for _, table := range []string{"event_rows", "tool_calls", "approvals"} {
+		b.Queue("DELETE FROM troupe."+table+" t USING troupe.run_rows r WHERE r.user_id = $1 AND r.session_id = $2 AND t.run_id = r.run_id", tenant, session)
+	}
+	for _, table := range []string{"run_rows", "sessions", "context_blobs"} {
+		b.Queue("DELETE FROM troupe."+table+" WHERE user_id = $1 AND session_id = $2", tenant, session)
+	}
 }
 
 func (t *tables) queueItems(b *pgx.Batch, add func(columns, string)) {
@@ -475,8 +493,7 @@ func (t *tables) queueDeletions(b *pgx.Batch) {
 	for _, d := range t.deletions {
 		switch {
 		case d.Session != "":
-			b.Queue("DELETE FROM troupe.sessions WHERE user_id = $1 AND session_id = $2", asText(d.Tenant), asText(d.Session))
-			b.Queue("DELETE FROM troupe.context_blobs WHERE user_id = $1 AND session_id = $2", asText(d.Tenant), asText(d.Session))
+			queueSession(b, d)
 		case d.Events == 0:
 			runIDs = append(runIDs, d.Run.String())
 		default:
