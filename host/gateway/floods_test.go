@@ -284,7 +284,7 @@ func TestFloodsSpareOtherUsers(t *testing.T) {
 				}
 			}
 			for i, r := range routeRights {
-				if (i+v)%3 > 0 {
+				if (i+v)%3 > 0 || r.right == "issue tokens" { // which needs a key of the registry; see TestTokens
 					continue // its turn is in the floods before or after
 				}
 				at := slices.IndexFunc(others, func(c credential) bool { return c.mayUse(r.right) == 0 })
