@@ -7,11 +7,12 @@ import (
 	"fmt"
 
 	"github.com/troupe-run/troupe/host/postgres"
+	"github.com/troupe-run/troupe/internal/node"
 )
 
 // MigrateCmd copies a store from a folder into a database, or back.
 type MigrateCmd struct {
-	From string `required:"" placeholder:"STORE" help:"Data folder, or URL of a PostgreSQL database; no server may be using it. It is not changed."`
+	From string `required:"" placeholder:"STORE" help:"Data folder, or URL of a PostgreSQL database; no server may be using it. A folder gets a note of where its store is now."`
 	To   string `required:"" placeholder:"STORE" help:"Likewise, to create: an absent folder, or a database without a store."`
 }
 
@@ -21,7 +22,7 @@ func (MigrateCmd) Help() string {
 
 Examples:
   troupe migrate --from data --to postgres://troupe@db.example/troupe
-  troupe migrate --from postgres://troupe@db.example/troupe --to data`
+  troupe migrate --from postgres://troupe@db.example/troupe --to restored`
 }
 
 // Run executes the command.
@@ -40,6 +41,9 @@ func (c *MigrateCmd) intoDatabase(s streams) error {
 	end, err := postgres.FromFolder(c.To, c.From, warnings(s.err), scanProgress(s.err))
 	if err != nil {
 		return storeError(c.From, err, "stop it first")
+	}
+	if err := node.MarkPlace(c.From, c.To); err != nil {
+		return err
 	}
 	to := postgres.Shown(c.To)
 	fmt.Fprintf(s.out, "%s holds the store of %s: %d batches, %d entries. Serve it with: troupe serve --data %s --store %s\n", to, c.From, end.Batch, end.Pos, shellQuote(c.From), shellQuote(to))

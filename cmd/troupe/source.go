@@ -435,6 +435,8 @@ func storeError(dir string, err error, remedy string) error {
 	switch damage := new(disk.DamageError); {
 	case errors.As(err, &damage):
 		return fmt.Errorf("%w; to see what is lost: %s", err, hint("doctor", []string{dir}, nil))
+	case errors.Is(err, disk.ErrNoStore) && node.Place(dir) != "":
+		return fmt.Errorf("the store of folder %s is in %s: ask its server with --server URL, or query the database as docs/sql.md shows", dir, node.Place(dir))
 	case errors.Is(err, disk.ErrNoStore):
 		return fmt.Errorf("%w; want the folder that `troupe serve --data` uses", err)
 	}

@@ -124,7 +124,7 @@ func (s *Store) perform(t *transaction) error {
 		err := s.reconnect()
 		if err == nil {
 			if err = t.send(s.conn); err == nil {
-				s.down.Store(nil)
+				s.recovered()
 				return nil
 			}
 		}
@@ -179,7 +179,7 @@ func (s *Store) Settle(b *store.Batch) (stored bool, err error) {
 		return false, store.Fenced{Shards: b.Shards}
 	case h.mark == b.Mark():
 		s.stored(b)
-		s.down.Store(nil)
+		s.recovered()
 		return true, nil
 	case h.mark == s.head:
 		return false, nil

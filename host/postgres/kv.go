@@ -35,6 +35,7 @@ const (
 type keys struct {
 	gets, scans *pgxpool.Pool
 	patience    time.Duration
+	away        func(error) // is told why a read waits; may be nil
 }
 
 func openKeys(ctx context.Context, c *pgx.ConnConfig) (k keys, err error) {
@@ -75,6 +76,9 @@ func (k keys) read(f func(ctx context.Context) error) error {
 			return err
 		case time.Since(began) > k.patience:
 			return unavailable(err)
+		}
+		if k.away != nil {
+			k.away(err)
 		}
 		time.Sleep(readAgain)
 	}

@@ -50,7 +50,9 @@ type Store struct {
 	end     store.Mark
 	origin  store.Mark
 
-	down    atomic.Pointer[outage]    // nil while the database accepts writes
+	down    atomic.Pointer[outage] // nil while the database accepts writes
+	probed  atomic.Int64           // when the last probe began, in ns
+	probes  sync.WaitGroup
 	closing atomic.Pointer[time.Time] // when the node began to stop
 
 	forgotten sync.Mutex // protects Rows.Index, which has the deleted sessions whose rows are left
@@ -150,6 +152,7 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 	if s.keys, err = openKeys(ctx, s.config); err != nil {
 		return nil, err
 	}
+	s.keys.away = s.note
 	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{}), With: s.withIndex}
 	if err := s.claim(ctx); err != nil {
 		return nil, err
@@ -348,9 +351,6 @@ func (s *Store) reconnect() error {
 		_ = conn.Close(ctx)
 		return err
 	}
-	if o := s.down.Load(); o != nil {
-		s.logger.Info("the database answers again", "away", time.Since(o.since).Round(time.Millisecond).String())
-	}
 	s.conn, s.pid = conn, pid
 	return nil
 }
@@ -368,12 +368,37 @@ func NewLog(s *Store) *logs.Log {
 	})
 }
 
-// Full returns an error while the database accepts no writes.
+// Full returns an error while the database accepts no writes. It asks it now and then, because a server
+// without work would not notice an outage, nor its end.
 func (s *Store) Full() error {
+	now := time.Now().UnixNano()
+	if last := s.probed.Load(); now-last > int64(probeEvery) && s.closing.Load() == nil && s.probed.CompareAndSwap(last, now) {
+		s.probes.Go(s.probe)
+	}
 	if o := s.down.Load(); o != nil {
 		return o
 	}
 	return nil
+}
+
+// probeEvery is the time between two probes, and the time that one may take.
+const probeEvery = time.Second
+
+// probe finds out whether the database is away or back. While a batch waits, its Append finds out.
+func (s *Store) probe() {
+	ctx, cancel := context.WithTimeout(context.Background(), probeEvery)
+	defer cancel()
+	_, err := s.gets.Exec(ctx, "SELECT 1")
+	switch {
+	case s.closing.Load() != nil:
+	case err != nil:
+		s.note(err)
+	case s.down.Load() != nil && s.writing.TryLock():
+		defer s.writing.Unlock()
+		if s.pending == nil && s.reconnect() == nil {
+			s.recovered()
+		}
+	}
 }
 
 // Erase implements store.Forgetter. It may run at the same time as Append.
@@ -445,8 +470,18 @@ func (s *Store) PurgeOwed() bool { return false }
 // Purge does nothing: vacuum removes deleted content.
 func (s *Store) Purge(context.Context) error { return nil }
 
+// recovered notes that the database accepts writes.
+func (s *Store) recovered() {
+	if o := s.down.Swap(nil); o != nil {
+		s.logger.Info("the database accepts writes again", "away", time.Since(o.since).Round(time.Millisecond).String())
+	}
+}
+
 // Close closes the store. A Log over it MUST be closed first.
 func (s *Store) Close() error {
+	now := time.Now()
+	s.closing.CompareAndSwap(nil, &now)
+	s.probes.Wait()
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.release()

@@ -357,8 +357,10 @@ func TestQueriesAreRefusedWhileAway(t *testing.T) {
 		}
 		loaded <- err
 	}()
+	until(t, "a store without work notices the outage", func() bool { return s.Full() != nil })
 	server.Run()
 	if err := <-loaded; err != nil {
 		t.Errorf("load: %v", err)
 	}
+	until(t, "a store without work notices its end", func() bool { return s.Full() == nil })
 }

@@ -5,8 +5,11 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
@@ -51,13 +54,16 @@ func queriesOf(s storage) store.Reader {
 
 // openStorage opens the store of a node and its log.
 func openStorage(c *Config, logger *slog.Logger) (storage, *logs.Log, error) {
+	if err := checkPlace(c.Data, c.Store); err != nil {
+		return nil, nil, err
+	}
 	if c.Store != "" {
-		if err := os.MkdirAll(c.Data, 0o700); err != nil {
-			return nil, nil, err
-		}
 		s, err := postgres.Open(c.Store, actor.NodeID(c.Name), postgres.Options{Logger: logger})
 		if err != nil {
 			return nil, nil, err
+		}
+		if err := MarkPlace(c.Data, c.Store); err != nil {
+			return nil, nil, errors.Join(err, s.Close())
 		}
 		return s, postgres.NewLog(s), nil
 	}
@@ -69,5 +75,41 @@ func openStorage(c *Config, logger *slog.Logger) (storage, *logs.Log, error) {
 	return d, disk.NewLog(d), nil
 }
 
+// placeFile names, in a data folder, the database with the store. A start without it would otherwise make
+// a second, empty store in the folder.
+const placeFile = "STORE"
+
+// Place returns the database with the store of a folder, without its password; "" if the folder names none.
+func Place(dir string) string {
+	b, err := disk.ReadFile(filepath.Join(dir, placeFile), 4096)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// MarkPlace notes in a folder, which it creates, that its store is in a database.
+func MarkPlace(dir, url string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if Place(dir) == postgres.Shown(url) {
+		return nil
+	}
+	return disk.WriteFile(filepath.Join(dir, placeFile), []byte(postgres.Shown(url)+"\n"))
+}
+
+// checkPlace refuses a folder whose store is elsewhere.
+func checkPlace(dir, url string) error {
+	place := Place(dir)
+	if url == "" && place != "" {
+		return fmt.Errorf("the store of folder %s is in %s: give --store with that URL; to begin with another store, use another --data", dir, place)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); url != "" && place == "" && err == nil {
+		return fmt.Errorf("folder %s has a store of its own: copy it with `troupe migrate --from %[1]s --to %[2]s`, or use another --data", dir, postgres.Shown(url))
+	}
+	return nil
+}
+
 // errDatabaseBackup is the refusal of a backup of a store in a database.
-var errDatabaseBackup = errors.New("the store is in a database, which has backups of its own: use pg_dump, or the archive of its log")
+var errDatabaseBackup = actor.Refuse(actor.Rejected, "the store is in a database, which has backups of its own: use pg_dump, or the archive of its log")
