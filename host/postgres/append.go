@@ -114,7 +114,7 @@ func (s *Store) Append(b *store.Batch) error {
 		s.note(err)
 		return store.Unknown{Batch: b.No}
 	}
-	return explain(err)
+	return fmt.Errorf("%w; if somebody changed the tables, write them anew with: troupe doctor --store %s --tables", explain(err), s.url)
 }
 
 // perform sends a transaction until the database performs or refuses it. It does not repeat one whose

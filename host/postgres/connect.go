@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,30 +31,39 @@ func IsURL(s string) bool {
 	return strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://")
 }
 
-// Shown returns a database URL without its password.
+// shownParameters are the parameters of a URL that are never secret.
+var shownParameters = []string{"sslmode", "host", "port", "target_session_attrs"}
+
+// Shown returns a database URL without what may be secret.
 func Shown(s string) string {
 	u, err := url.Parse(s)
-	if err != nil {
+	if err != nil || !IsURL(s) {
 		return "postgres://…" // what cannot be parsed may hold a password anywhere
 	}
 	q := u.Query()
-	if q.Has("password") {
-		q.Set("password", "xxxxx")
-		u.RawQuery = q.Encode()
+	for name := range q {
+		if !slices.Contains(shownParameters, name) {
+			q.Del(name)
+		}
 	}
-	return u.Redacted()
+	shown := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawQuery: q.Encode()}
+	if u.User != nil {
+		shown.User = url.User(u.User.Username())
+	}
+	return shown.String()
 }
 
 // settings make the server notice within seconds that a client is gone, whose row locks would stop its
 // successor.
 var settings = []struct{ name, value string }{
 	{"tcp_keepalives_idle", "5"}, {"tcp_keepalives_interval", "2"}, {"tcp_keepalives_count", "3"}, {"idle_in_transaction_session_timeout", "30000"},
+	{"idle_session_timeout", "0"}, {"statement_timeout", "0"}, // the connection holds the lock of the store
 }
 
 // parse returns the configuration of connections.
 func parse(text, name string) (*pgx.ConnConfig, error) {
 	c, err := pgx.ParseConfig(text)
-	if err != nil {
+	if err != nil || !IsURL(text) {
 		// The error of pgx repeats the URL; its password is masked there, but not in each form.
 		return nil, errors.New("is not a database URL: write postgres://USER@HOST:PORT/DATABASE, and the password in PGPASSWORD or ~/.pgpass")
 	}

@@ -393,9 +393,18 @@ func (s *Store) probe() {
 	case s.closing.Load() != nil:
 	case err != nil:
 		s.note(err)
-	case s.down.Load() != nil && s.writing.TryLock():
+	case s.writing.TryLock():
 		defer s.writing.Unlock()
-		if s.pending == nil && s.reconnect() == nil {
+		if s.pending != nil {
+			return
+		}
+		// The connection that writes holds the lock that keeps other processes from starting.
+		if _, err := s.conn.Exec(ctx, "SELECT 1"); err != nil {
+			_ = s.conn.Close(ctx)
+		}
+		if err := s.reconnect(); err != nil {
+			s.note(err)
+		} else {
 			s.recovered()
 		}
 	}

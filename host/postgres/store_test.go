@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/postgrestest"
 	"github.com/troupe-run/troupe/store"
@@ -304,9 +306,39 @@ func TestRefusedDatabases(t *testing.T) {
 	}
 }
 
+// A connection that the server ends while there is no work is replaced, with its lock. Rows that somebody
+// wrote into a table do not stop the log.
+func TestIdleConnectionIsReplaced(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	server.Exec(url, "ALTER DATABASE d1 SET idle_session_timeout = 1000")
+	s := mustOpen(t, url, Options{})
+	server.Exec(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'troupe %'")
+	until(t, "the lock is held again", func() bool {
+		_ = s.Full()
+		c, err := pgx.Connect(context.Background(), url)
+		if err != nil {
+			return false
+		}
+		defer c.Close(context.Background()) //nolint:errcheck // it only asked
+		var free bool
+		return c.QueryRow(context.Background(), "SELECT pg_try_advisory_lock($1)", int64(writerLock)).Scan(&free) == nil && !free
+	})
+	run := actor.NewCallID(5, 1, 1)
+	server.Exec(url, "INSERT INTO troupe.event_rows VALUES ($1, 1, now(), 'by hand', '{}')", run.String())
+	id := actor.NewID("writer", "a")
+	e := message(id, 1)
+	e.Events = []store.RunEvent{{Run: run, Seq: 1, Body: []byte(`{}`)}}
+	b := batch(t, s, e)
+	if err := s.Append(&b); err != nil {
+		t.Error(err)
+	}
+}
+
 // No password of a URL is in an error or a log line.
 func TestPasswordsAreNotShown(t *testing.T) {
-	for _, url := range []string{"postgres://u:s3cret@127.0.0.1:1/x", "postgres://u@127.0.0.1:1/x?password=s3cret", "postgres://u:s3cret@%zz/x"} {
+	for _, url := range []string{"postgres://u:s3cret@127.0.0.1:1/x", "postgres://u@127.0.0.1:1/x?password=s3cret", "postgres://u:s3cret@%zz/x",
+		"postgres://u@127.0.0.1:1/x?sslpassword=s3cret", "postgres://u@127.0.0.1:1/x?connect_timeout=s3cret", "postgres://u@127.0.0.1:1/x?user=u;password=s3cret", "host=127.0.0.1 port=1 password=s3cret"} {
 		if _, err := Open(url, "n1", Options{}); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%v", err)
 		}

@@ -324,10 +324,10 @@ func (t *tables) items(e *store.Entry) {
 	case e.Actor.Agent == actor.ContextAgent:
 		for _, c := range agents.ContextChanges(updates) {
 			if c.Value == nil {
-				t.uncontext.add(text(e.Actor.Tenant), text(e.Actor.Key), text(c.ID), number(c.Version))
+				t.uncontext.add(text(e.Actor.Tenant), text(e.Actor.Key), text(c.ID+"."+e.Actor.Key), number(c.Version))
 				continue
 			}
-			t.contexts.add(text(c.ID), text(c.Info.OwnerType), text(c.Info.OwnerID), number(c.Version), jsonOf(c.Value), timeOf(c.At), text(e.Actor.Tenant), text(e.Actor.Key))
+			t.contexts.add(text(c.ID+"."+e.Actor.Key), text(c.Info.OwnerType), text(c.Info.OwnerID), number(c.Version), jsonOf(c.Value), timeOf(c.At), text(e.Actor.Tenant), text(e.Actor.Key))
 		}
 	}
 }
@@ -378,8 +378,32 @@ func (t *tables) registered(item actor.StateItem) {
 		if spec.TimeoutMS != 0 {
 			timeout = text(strconv.FormatInt(spec.TimeoutMS, 10))
 		}
-		t.tools.add(text(name), text(spec.Kind), orNull(spec.Policy), timeout, orNull(spec.Metadata), textOrNull(record.Owner), jsonOf(record.Spec))
+		t.tools.add(text(name), text(spec.Kind), orNull(spec.Policy), timeout, orNull(spec.Metadata), textOrNull(record.Owner), jsonOf(withoutSecrets(record.Spec)))
 	}
+}
+
+// withoutSecrets returns the spec of a tool without the values of its headers, which may be keys of its
+// service.
+func withoutSecrets(spec json.RawMessage) []byte {
+	var members map[string]json.RawMessage
+	var headers map[string]map[string]any
+	if json.Unmarshal(spec, &members) != nil || json.Unmarshal(members["headers"], &headers) != nil {
+		return spec
+	}
+	for _, h := range headers {
+		if _, ok := h["value"]; ok {
+			h["value"] = "[hidden]"
+		}
+	}
+	shown, err := json.Marshal(headers)
+	if err != nil {
+		return nil
+	}
+	members["headers"] = shown
+	if shown, err = json.Marshal(members); err != nil {
+		return nil
+	}
+	return shown
 }
 
 // deleteRows notes what rows delete.
@@ -421,7 +445,8 @@ func (t *tables) queue(b *pgx.Batch) {
 			excluded.error_jsonb, excluded.parent_run_id, excluded.root_run_id, excluded.call_depth, excluded.correlation_id, excluded.project_id, excluded.priority,
 			excluded.outcome, excluded.answer, excluded.input_tokens, excluded.output_tokens, excluded.tree_input_tokens, excluded.tree_output_tokens)`)
 	add(t.events, `INSERT INTO troupe.event_rows SELECT a::uuid, b::bigint, c::timestamptz, d, e::jsonb
-		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS n(a, b, c, d, e)`)
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS n(a, b, c, d, e)
+		ON CONFLICT (run_id, seq) DO UPDATE SET ts = excluded.ts, type = excluded.type, payload = excluded.payload`)
 	add(t.created, `INSERT INTO troupe.tool_calls SELECT a, b::uuid, c, d, e, f::jsonb, g::jsonb, h::jsonb, i, j::timestamptz, k::timestamptz, l::timestamptz, m, n::bigint
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[],
 			$14::text[]) AS x(a, b, c, d, e, f, g, h, i, j, k, l, m, n) ON CONFLICT DO NOTHING`)
