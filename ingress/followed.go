@@ -140,6 +140,10 @@ func (s *Socket) mapPending() {
 	f := s.reading
 	for len(f.pending) > 0 {
 		item := f.pending[0]
+		if item.Body == nil {
+			f.pending, f.cursor = f.pending[1:], f.cursor.After(item.At)
+			continue
+		}
 		e, err := runs.Decode(item.Body)
 		if err != nil {
 			s.close(CloseBroken, "an event cannot be decoded")

@@ -227,7 +227,7 @@ func (c *agentChat) moveEarlier(ctx *fasthttp.RequestCtx, waiting context.Contex
 // isLast reports whether the conversation of a session ends with the answer that was remembered. It
 // does not if the session was deleted, or has further messages that the client has not sent.
 func (c *agentChat) isLast(ctx context.Context, known *chatSession) bool {
-	found, err := command.Find(ctx, c.server.node, c.by.Principal, command.MessagesQuery{Session: known.name, Agent: c.call.To.Agent, Limit: 1})
+	found, err := command.Find(ctx, nodeOf(c.server, &c.by), c.by.Principal, command.MessagesQuery{Session: known.name, Agent: c.call.To.Agent, Limit: 1})
 	return err == nil && len(found.All) == 1 && found.All[0].Call == known.run && len(found.Open) == 0
 }
 
@@ -244,7 +244,7 @@ func (c *agentChat) forget() {
 		waiting, cancel := context.WithTimeout(context.Background(), signalTimeout)
 		defer cancel()
 		var r *actor.Refusal
-		if err := c.server.node.Forget(waiting, command.Forget{By: c.by.Principal, Session: c.call.To.Key}); err != nil && !errors.As(err, &r) {
+		if err := nodeOf(c.server, &c.by).Forget(waiting, command.Forget{By: c.by.Principal, Session: c.call.To.Key}); err != nil && !errors.As(err, &r) {
 			c.server.log.Warn("cannot delete the session of a refused message", "session", c.call.To.Key, "error", err.Error())
 		}
 	}

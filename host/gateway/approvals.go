@@ -81,7 +81,7 @@ func (s approvalRoutes) listApprovals(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	s.scan(ctx, func(reading context.Context) func() {
-		found, err := command.Find(reading, s.node, by.Principal, q)
+		found, err := command.Find(reading, nodeOf(s.Server, &by), by.Principal, q)
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}

@@ -54,7 +54,8 @@ func (s capabilityRoutes) list(ctx *fasthttp.RequestCtx) {
 		s.server.respondError(ctx, err)
 		return
 	}
-	page, next, p := namesPage(ctx, ingress.CursorKey(s.server.config.Secret), "capabilities", s.server.capabilities.Catalog(all).All(), func(c *contract.Listed) string { return c.Code })
+	by := callerOf(ctx)
+	page, next, p := namesPage(ctx, ingress.CursorKey(s.server.config.Secret), "capabilities", clientOf(s.server, &by).Catalog(&s.server.capabilities, all).All(), func(c *contract.Listed) string { return c.Code })
 	if p != nil {
 		p.write(ctx)
 		return
@@ -75,7 +76,8 @@ func (s capabilityRoutes) get(ctx *fasthttp.RequestCtx) {
 		s.server.respondError(ctx, err)
 		return
 	}
-	code, catalog := pathParam(ctx, "id"), s.server.capabilities.Catalog(all)
+	by := callerOf(ctx)
+	code, catalog := pathParam(ctx, "id"), clientOf(s.server, &by).Catalog(&s.server.capabilities, all)
 	if _, unknown := catalog.Find(code); unknown != nil {
 		newProblem(http.StatusNotFound, "not_found", "no such capability", unknown.Rule+"; GET /v1/capabilities lists those of this server").write(ctx)
 		return

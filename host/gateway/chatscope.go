@@ -103,7 +103,7 @@ func showChat(ctx *fasthttp.RequestCtx, c *caller, r *route) {
 		if json.Unmarshal(body, &p) == nil && p.Run != "" { // the detail of a failure may name models and tools
 			what = members("type", "title", "status", "code", "retry_after", "run_id")
 		}
-	} else if !c.showsElement(body) { // of another agent
+	} else if _, names := what["agent_id"]; names && !c.showsElement(body) { // of an agent that works for its own
 		hidden := actor.SessionNotFound(pathParam(ctx, "id"))
 		if strings.HasPrefix(r.path, runsRoute) {
 			hidden = actor.RefuseNotFound(actor.WhatRun, "run %s not found", pathParam(ctx, "id"))

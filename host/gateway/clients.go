@@ -12,16 +12,21 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/client"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 // clientOf returns the client of the node for which a request acts.
 func clientOf(s *Server, by *caller) *client.Client {
-	c := &client.Client{Node: s.node, By: by.Principal, Share: by.shareKey(), Key: by.Key, Keys: s.config.Keys, Agents: by.agents, DecisionScope: s.config.ApprovalScope, Stopping: s.stopping}
+	c := &client.Client{Node: nodeOf(s, by), By: by.Principal, Share: by.shareKey(), Key: by.Key, Keys: s.config.Keys, Agents: by.agents, DecisionScope: s.config.ApprovalScope, Stopping: s.stopping}
 	if by.expires != 0 {
 		c.Keys = expiringKeys{s.config.Keys, by.expires}
 	}
 	return c
 }
+
+// nodeOf returns the node as a caller sees it. Every command of a request goes to it, so that one place
+// decides what a caller that is limited to agents sees and changes.
+func nodeOf(s *Server, by *caller) command.Node { return client.Limit(s.node, by.agents) }
 
 // requestOf returns a request without its content. The route is part of its idempotency key, and keys
 // are the texts that a client has sent for it, in the header or elsewhere.

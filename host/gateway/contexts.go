@@ -125,7 +125,7 @@ func (s contextRoutes) changeContext(ctx *fasthttp.RequestCtx, operation, sessio
 		call.Parts = append(call.Parts, actor.Part{Media: agents.MediaContext, Bytes: value})
 	}
 	waitCtx := s.newClientContext(ctx, contextTimeout)
-	answer, err := s.node.Invoke(waitCtx, command.Invoke{By: by.Principal, Call: call}, nil)
+	answer, err := nodeOf(s.Server, &by).Invoke(waitCtx, command.Invoke{By: by.Principal, Call: call}, nil)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {

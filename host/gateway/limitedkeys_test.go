@@ -52,7 +52,7 @@ func TestLimitedKeyCallsItsAgentsOnly(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s, want %s", c.method, c.path, c.body, status, answer, c.code)
 		}
 	}
-	if _, _, answer := d.do("POST", "/v1/agents/writer:invoke", `{"request_id":"6f9619ff-8b86-4011-b42d-00cf4fc964ff","source_agent":"CST","target_agent":"writer","capability_code":"DOC_GENERATE","inputs_json":{}}`, bearer...); !strings.Contains(answer, "no agent is named writer") {
+	if _, _, answer := d.do("POST", "/v1/agents/writer:invoke", `{"request_id":"6f9619ff-8b86-4011-b42d-00cf4fc964ff","source_agent":"CST","target_agent":"writer","capability_code":"DOC_GENERATE","inputs_json":{}}`, bearer...); !strings.Contains(answer, "DOC_GENERATE is no registered capability") {
 		t.Errorf("another agent by the contract: %s", answer)
 	}
 	for _, path := range []string{"/v1/agents", "/v1/openai/models"} {

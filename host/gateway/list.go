@@ -71,7 +71,7 @@ func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	s.scan(ctx, func(reading context.Context) func() {
-		page, from, err := readRuns(reading, s.node, by, &list, int(limit))
+		page, from, err := readRuns(reading, nodeOf(s, &by), by, &list, int(limit))
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}

@@ -28,7 +28,7 @@ const (
 func lookup[R command.Result](s *Server, by caller, q command.QueryFor[R]) (R, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	return command.Find(ctx, s.node, by.Principal, q)
+	return command.Find(ctx, nodeOf(s, &by), by.Principal, q)
 }
 
 // runOwner returns the owner of a run, or a NotFound refusal.
@@ -73,7 +73,7 @@ func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 // called, in the order of the calls. It lists at most RunsMax runs. A call whose run
 // has not begun is listed by its caller only.
 func (s *Server) appendTree(ctx context.Context, by caller, id actor.CallID) ([]byte, error) {
-	run, err := command.Find(ctx, s.node, by.Principal, command.RunQuery{Run: id})
+	run, err := command.Find(ctx, nodeOf(s, &by), by.Principal, command.RunQuery{Run: id})
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func detachedCalls(ctx context.Context, s *Server, by caller, run *command.Run) 
 		q.Filter.Until = r.Ended.Add(time.Second)
 	}
 	for {
-		found, err := command.Find(ctx, s.node, by.Principal, q)
+		found, err := command.Find(ctx, nodeOf(s, &by), by.Principal, q)
 		if err != nil {
 			return nil, err
 		}
@@ -136,7 +136,7 @@ func (s *Server) nextRun(ctx context.Context, by caller, stack []actor.CallID) (
 	for len(stack) > 0 {
 		id := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		run, err := command.Find(ctx, s.node, by.Principal, command.RunQuery{Run: id})
+		run, err := command.Find(ctx, nodeOf(s, &by), by.Principal, command.RunQuery{Run: id})
 		if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.NotFound {
 			continue
 		}
@@ -181,7 +181,7 @@ func (s eventRoutes) getEvents(ctx *fasthttp.RequestCtx) {
 	}
 	by := callerOf(ctx)
 	s.scan(ctx, func(reading context.Context) func() {
-		page, err := command.Find(reading, s.node, by.Principal, query)
+		page, err := command.Find(reading, nodeOf(s.Server, &by), by.Principal, query)
 		return func() { s.respondEvents(ctx, &page, err) }
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"github.com/troupe-run/troupe/internal/client"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -179,7 +180,7 @@ func (f *sessionFeed) respond(ctx *fasthttp.RequestCtx, limit int, wait time.Dur
 	defer waitCtx.stop()
 	for last := false; ; {
 		page, p, err := f.readInTurn(limit)
-		if err != nil || p != nil || len(page.All) > 0 || last {
+		if err != nil || p != nil || page.shows() || last {
 			sessionRoutes{f.server}.respondPage(ctx, &page, p, err)
 			return
 		}
@@ -192,14 +193,21 @@ func (f *sessionFeed) respond(ctx *fasthttp.RequestCtx, limit int, wait time.Dur
 	}
 }
 
+// shows reports whether the page has events that the client may see.
+func (page *eventPage) shows() bool {
+	return slices.ContainsFunc(page.All, func(e command.SessionEvent) bool { return e.Body != nil })
+}
+
 // appendJSON returns the page as JSON. Each event has the cursor that follows it.
 func (page *eventPage) appendJSON() []byte {
 	b, cursor := []byte(`{"events":[`), page.after
-	for i, e := range page.All {
-		if i > 0 {
+	for _, e := range page.All {
+		if cursor = cursor.After(e.At); e.Body == nil {
+			continue
+		}
+		if b[len(b)-1] != '[' {
 			b = append(b, ',')
 		}
-		cursor = cursor.After(e.At)
 		b = append(b, e.Body[:len(e.Body)-1]...)
 		b = append(appendQuoted(append(b, `,"cursor":`...), page.text(cursor)), '}')
 	}
@@ -211,7 +219,9 @@ func (page *eventPage) appendJSON() []byte {
 func (page *eventPage) appendFrames(b []byte) []byte {
 	cursor := page.after
 	for _, e := range page.All {
-		cursor = cursor.After(e.At)
+		if cursor = cursor.After(e.At); e.Body == nil {
+			continue
+		}
 		b = runs.Frame{ID: page.text(cursor), Name: runs.TypeOf(e.Body).String(), Data: string(e.Body)}.Append(b)
 	}
 	return b

@@ -53,7 +53,7 @@ func (s sessionRoutes) listSessions(ctx *fasthttp.RequestCtx) {
 	by := callerOf(ctx)
 	user := userShown(ctx, &by)
 	s.scan(ctx, func(reading context.Context) func() {
-		found, err := command.Find(reading, s.node, by.Principal, q)
+		found, err := command.Find(reading, nodeOf(s.Server, &by), by.Principal, q)
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}
@@ -81,7 +81,7 @@ func (s sessionRoutes) getSession(ctx *fasthttp.RequestCtx) {
 	by := callerOf(ctx)
 	user := userShown(ctx, &by)
 	s.scan(ctx, func(reading context.Context) func() {
-		found, err := command.Find(reading, s.node, by.Principal, command.SessionQuery{Session: name})
+		found, err := command.Find(reading, nodeOf(s.Server, &by), by.Principal, command.SessionQuery{Session: name})
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}
@@ -114,7 +114,7 @@ func (s sessionRoutes) createSession(ctx *fasthttp.RequestCtx) {
 		call.To.Key = ingress.SessionOf(call.To, call.Idempotency, call.ID)
 	}
 	waitCtx := s.newClientContext(ctx, describeTimeout)
-	answer, err := s.node.Invoke(waitCtx, command.Invoke{By: by.Principal, Call: call}, nil)
+	answer, err := nodeOf(s.Server, &by).Invoke(waitCtx, command.Invoke{By: by.Principal, Call: call}, nil)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
@@ -217,7 +217,7 @@ func (s sessionRoutes) getMessages(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	s.scan(ctx, func(reading context.Context) func() {
-		found, err := command.Find(reading, s.node, by.Principal, q)
+		found, err := command.Find(reading, nodeOf(s.Server, &by), by.Principal, q)
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}

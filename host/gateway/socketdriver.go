@@ -405,7 +405,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, readTimeout)
 	defer cancel()
-	updates, stop, err := d.server.node.Follow(ctx, command.Follow{By: d.by.Principal, Device: device})
+	updates, stop, err := nodeOf(d.server, &d.by).Follow(ctx, command.Follow{By: d.by.Principal, Device: device})
 	if r := d.refusalOf(err); r != nil {
 		return refusedHello(refusalProblem(r))
 	}
@@ -447,7 +447,7 @@ func (d *socketDriver) attach(out ingress.Attach) ingress.Attached {
 	err := d.watch.Forward(session)
 	if err == nil && out.End {
 		var end command.SessionEnd
-		if end, err = command.Find(ctx, d.server.node, d.by.Principal, command.SessionEndQuery{Session: out.Session}); err != nil {
+		if end, err = command.Find(ctx, nodeOf(d.server, &d.by), d.by.Principal, command.SessionEndQuery{Session: out.Session}); err != nil {
 			d.watch.Unfollow(session)
 		}
 		in.End = end.Cursor

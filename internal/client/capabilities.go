@@ -58,6 +58,14 @@ func (k *Capabilities) Catalog(all []command.Agent) *contract.Catalog {
 	return k.catalog
 }
 
+// Catalog returns the catalog as the client sees it: for one that is limited to agents, of these only.
+func (c *Client) Catalog(k *Capabilities, all []command.Agent) *contract.Catalog {
+	if len(c.Agents) == 0 {
+		return k.Catalog(all)
+	}
+	return catalogOf(slices.DeleteFunc(slices.Clone(all), func(a command.Agent) bool { return !c.Finds(a.Name) }), nil)
+}
+
 func catalogOf(all []command.Agent, former *contract.Catalog) *contract.Catalog {
 	var declared []contract.Declaration
 	for i := range all {
@@ -153,7 +161,7 @@ func (c *Client) Fulfil(ctx context.Context, k *Capabilities, in *Envelope, r *R
 }
 
 func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agent, in *Envelope, r *Request) (out Fulfilled, err error) {
-	catalog := k.Catalog(all)
+	catalog := c.Catalog(k, all)
 	target, broken := c.addressee(catalog, all, in)
 	if broken == nil {
 		broken = c.checkSource(catalog, all, in)
@@ -175,9 +183,6 @@ func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agen
 		return out, nil
 	case unavailable != nil:
 		return out, unavailable
-	}
-	if in.Run.IsZero() && !c.Finds(out.Choice.Agent) {
-		return out, actor.AgentNotFound(out.Choice.Agent)
 	}
 	defer k.begin(out.Choice.Agent)()
 	i := slices.IndexFunc(all, func(a command.Agent) bool { return a.Name == out.Choice.Agent })

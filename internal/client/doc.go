@@ -13,6 +13,7 @@
 // # Files
 //
 //	client.go     Client, Request and Forbidden
+//	limited.go    what a client that is limited to agents may see and change
 //	messages.go   messages that begin a run, and those that do not
 //	runs.go       signals to runs, retries of parked runs, cancellation, the end of a run
 //	partial.go    what a run had produced when its time ran out

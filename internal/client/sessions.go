@@ -19,6 +19,9 @@ func (e *OpenRunError) Error() string { return "the session has the open run " +
 // ForgetSession deletes a session. If it has open runs, they are cancelled and waited for, or else
 // the error is an OpenRunError.
 func (c *Client) ForgetSession(ctx context.Context, session string, cancel bool) error {
+	if err := c.checkForget(ctx, session); err != nil { // before it cancels anything
+		return err
+	}
 	for {
 		found, err := find(ctx, c, command.SessionQuery{Session: session})
 		if err != nil {

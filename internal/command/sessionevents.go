@@ -35,7 +35,7 @@ type (
 		At   runs.Position
 		Run  actor.CallID
 		Seq  uint64
-		Body []byte // see runs.Decode
+		Body []byte // see runs.Decode; nil for an event that the client may not see, and that only moves its cursor
 	}
 )
 
