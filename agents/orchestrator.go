@@ -267,7 +267,8 @@ func (t *orchestration) end(text string, warnings []string, keep *plan) Action {
 	return action
 }
 
-// capabilityResponse returns what an owner has answered, in the form of the contract.
+// capabilityResponse returns what an owner has answered, in the form of the contract. The runtime has refused an
+// answer that breaks it.
 func capabilityResponse(requestID string, answer actor.Answer) contract.Response {
 	if r := answer.Refusal; r != nil {
 		return contract.Refused(requestID, r)
@@ -386,7 +387,10 @@ func (p *plan) ask(t *orchestration, i int) actor.Ask {
 func (p *plan) read(t *orchestration, i int, answer actor.Answer) *contract.Response {
 	id := tools.CapabilityRequestID(t.request.Call.ID, inputOf(p.ask(t, i)))
 	r := capabilityResponse(id, answer)
-	if answer.Refusal != nil {
+	switch {
+	case r.ErrorCode == contract.OutputViolation:
+		r.ErrorMessage = "the answer to it could not be used"
+	case answer.Refusal != nil:
 		r.ErrorMessage = "it is not available now"
 		if field, of := strings.CutPrefix(answer.Refusal.Field, "inputs_json/"); of {
 			r.ErrorMessage = "the " + strings.NewReplacer("_", " ", "/", " ").Replace(field) + " is missing or not usable"

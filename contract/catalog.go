@@ -292,13 +292,60 @@ func problemOf(refusal *actor.Refusal, code string) string {
 // is none to check.
 func (c *Catalog) CheckResult(code string, r *Response) *Violation {
 	k, v := c.find(code)
-	if v != nil || r.Result == nil {
+	if v != nil {
 		return v
 	}
-	if refusal := k.output.Check(r.Result); refusal != nil {
-		return &Violation{Code: OutputViolation, Field: strings.TrimSuffix("result_json/"+refusal.Field, "/"), Rule: problemOf(refusal, k.Code)}
+	return k.checkResult(r)
+}
+
+func (r *row) checkResult(out *Response) *Violation {
+	if out.Result == nil {
+		return nil
+	}
+	if refusal := r.output.Check(out.Result); refusal != nil {
+		return &Violation{Code: OutputViolation, Field: strings.TrimSuffix("result_json/"+refusal.Field, "/"), Rule: problemOf(refusal, r.Code)}
 	}
 	return nil
+}
+
+// ReadResponse reads the answer of an owner to the request with an ID, as DecodeResponse does, and checks the
+// result. Whoever asks for a capability, in an envelope, by a tool or as the step of a workflow, gets what it returns.
+func (c *Catalog) ReadResponse(answer []actor.Part, id, code string) (Response, *Violation) {
+	k, v := c.find(code)
+	if v != nil {
+		return Response{ID: id}, v
+	}
+	return k.readResponse(answer, id)
+}
+
+// ReadResponse is Catalog.ReadResponse for a capability that no catalog has compiled.
+func ReadResponse(answer []actor.Part, id string, k *actor.Capability) (Response, *Violation) {
+	output, err := tools.NewObjectSchema(k.Code, cmp.Or(k.Output, anyObject))
+	if err != nil { // the registry has accepted it
+		return Response{ID: id}, violation(OutputViolation, "", "output schema: %v", err)
+	}
+	r := row{Capability: *k, output: output}
+	return r.readResponse(answer, id)
+}
+
+func (r *row) readResponse(answer []actor.Part, id string) (Response, *Violation) {
+	var text strings.Builder
+	for _, p := range answer {
+		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
+			text.Write(p.Bytes)
+		}
+	}
+	out, v := DecodeResponse(text.String(), id, DefaultLevels())
+	if v == nil {
+		v = r.checkResult(&out)
+	}
+	return out, v
+}
+
+// Refusal returns the violation as the failure of the call that was answered so.
+func (v *Violation) Refusal() *actor.Refusal {
+	r := actor.Refusal{Reason: actor.Rejected, Code: v.Code, Field: v.Field, Detail: v.Error()}
+	return r.Fit()
 }
 
 // TimeoutFor returns the timeout of the request for a capability.

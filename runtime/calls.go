@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Calls in flight. Three entries record a call: the ask, the end at the callee, and
@@ -92,7 +94,29 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 	if r := reply.Refusal; r != nil && (r.RetryAfter > 0 || r.Reason == actor.NotFound) && c.mayArriveAgain(&t.sends[i]) {
 		budget = 0 // the run of the other request could spend it
 	}
+	if broken := checkCapability(c.callable, t.run.Call.ID, &t.run.Last()[i], reply); broken != nil {
+		failed := *reply
+		failed.Parts, failed.Warnings, failed.Refusal, failed.Status = nil, nil, broken, actor.Failed
+		reply = &failed
+	}
 	c.answerAs(t, i, reply.Status, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal, Usage: reply.Tree}, budget)
+}
+
+// checkCapability refuses the answer of an owner of a capability that breaks the contract, or the schema of the
+// result. The refusal is recorded in its place, so a replay does not need the schema; the run of the owner keeps the
+// answer.
+func checkCapability(agents *tools.Agents, run actor.CallID, a *store.Asked, reply *actor.Reply) *actor.Refusal {
+	if reply.Refusal != nil {
+		return nil
+	}
+	capability := agents.Requested(&a.Ask, a.To.Agent)
+	if capability == nil {
+		return nil
+	}
+	if _, broken := contract.ReadResponse(reply.Parts, tools.CapabilityRequestID(run, a.Ask.Parts[0].Bytes), capability); broken != nil {
+		return broken.Refusal()
+	}
+	return nil
 }
 
 // mayArriveAgain reports whether another request of a call that was refused may be

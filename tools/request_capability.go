@@ -143,6 +143,24 @@ func CapabilityRequestID(run actor.CallID, input []byte) string {
 	return fmt.Sprintf("%s-%s-%s-%s-%s", digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:])
 }
 
+// Requested returns the capability of an owner for which an ask of a tool asks; nil if the ask is another one.
+func (a *Agents) Requested(ask *actor.Ask, owner string) *actor.Capability {
+	if ask.Kind != actor.AskTool || ask.Name != RequestCapability || a == nil || a.byID[owner] == nil {
+		return nil
+	}
+	var in struct {
+		Code string `json:"capability_code"`
+	}
+	if len(ask.Parts) != 1 || json.Unmarshal(ask.Parts[0].Bytes, &in) != nil {
+		return nil
+	}
+	all := a.byID[owner].Provides
+	if i := slices.IndexFunc(all, func(c actor.Capability) bool { return c.Code == in.Code }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
 // ownContext returns a context with the session and the user of the caller, which no caller chooses.
 func ownContext(context jsontext.Value, call *actor.Call) jsontext.Value {
 	var members map[string]jsontext.Value

@@ -357,6 +357,12 @@ func TestCapabilityRequestOfModel(t *testing.T) {
 	if broken != nil || r.Source != "planner" || r.Target != "analyst" || r.Session != "s-7" || r.User == "bob" || !strings.Contains(string(r.Context), `"budget":"low"`) {
 		t.Errorf("%v: the agent gets %s", broken, message)
 	}
+	// What breaks the schema of the result is a failure, as over HTTP.
+	a.answers <- `{"npv":"much"}`
+	body := use(`{"capability_code":"ANL_NPV",` + npvInputs + `}`)
+	if <-a.got; !strings.Contains(body, `\"status\":\"ERROR\",\"error_code\":\"OUTPUT_SCHEMA_VIOLATION\"`) || !strings.Contains(body, "result_json/npv: want number") || strings.Contains(body, "much") {
+		t.Errorf("%s", body)
+	}
 	for arguments, want := range map[string]string{
 		`{"capability_code":"ANL_NPW","inputs_json":{}}`:                        "did you mean ANL_NPV?",
 		`{"capability_code":"ANL_NPV","inputs_json":{},"target_agent":"other"}`: "its owners are analyst",
@@ -409,6 +415,39 @@ func TestTimeoutHasPartialAnswer(t *testing.T) {
 		first = timedOut.Run
 		if status, _, body := a.do("GET", "/v1/runs/"+first, ""); status != 200 {
 			t.Errorf("the run of the answer: %d %s", status, body)
+		}
+	}
+}
+
+// A step whose owner breaks the schema of the result, or the contract, has failed. The user reads no detail of that.
+func TestStepOfOrchestratorWithABrokenAnswer(t *testing.T) {
+	a := startAnalyst(t)
+	desk := func(name, policy string) string {
+		return `{"name":"` + name + `","kind":"orchestrator","prompt":"on value say {\"primary_intent\":\"value\",\"intent_confidence\":1,\"workflow\":\"value\",\"inputs\":{\"cash_flows\":[-1,2],\"discount_rate\":0.1}}",` +
+			`"workflow":{"value":{"description":"a value","on_step_failure":"` + policy + `","steps":[{"title":"Present value","capability":"ANL_NPV"}]}}}`
+	}
+	for _, policy := range []string{"partial", "fail"} {
+		if status, _, body := a.do("POST", "/v1/agents", desk(policy, policy)); status != 201 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	for answer, detail := range map[string]string{
+		`{"npv":"much"}`:         "result_json/npv: want number",
+		`{"npv":1,"x":1e400000}`: "result_json/x: 1e400000 is out of the range of a float",
+		`{"request_id":"another","status":"SUCCESS","confidence_level":"HIGH","result_json":{"npv":1}}`: "request_id: want that of the request",
+	} {
+		for policy, want := range map[string]string{
+			"partial": `"Present value: Could not be completed: the answer to it could not be used."`,
+			"fail":    "Present value could not be completed: the answer to it could not be used",
+		} {
+			a.answers <- answer
+			_, headers, body := a.do("POST", "/v1/agents/"+policy+"/messages", `{"content":"value"}`)
+			if <-a.got; !strings.Contains(body, want) {
+				t.Errorf("%s %s: %s, want %s", policy, answer, body, want)
+			}
+			if _, _, events := a.do("GET", "/v1/runs/"+headers.Get("X-Run-Id")+"/events", ""); !strings.Contains(events, detail) {
+				t.Errorf("%s: no event has %s: %s", answer, detail, events)
+			}
 		}
 	}
 }

@@ -206,10 +206,7 @@ func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agen
 		out.Response = contract.Response{ID: in.ID, Status: contract.TimedOut, Warnings: []string{fmt.Sprintf("run %s waits for a person to decide: the same request gets its response later", out.Run)}}
 		return out, nil
 	}
-	out.Response, broken = contract.DecodeResponse(textOf(answer.Reply.Parts), in.ID, contract.DefaultLevels())
-	if broken == nil {
-		broken = catalog.CheckResult(in.Capability, &out.Response)
-	}
+	out.Response, broken = catalog.ReadResponse(answer.Reply.Parts, in.ID, in.Capability)
 	if broken != nil { // the event of the end of the run has the original
 		out.Response = contract.Invalid(in.ID, broken)
 		return out, nil
@@ -314,15 +311,4 @@ func (c *Client) deliverEnvelope(ctx context.Context, to *command.Agent, capabil
 		out.Run = answer.Reply.Run
 	}
 	return answer, err
-}
-
-// textOf returns the text of an answer.
-func textOf(parts []actor.Part) string {
-	var b strings.Builder
-	for _, p := range parts {
-		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
-			b.Write(p.Bytes)
-		}
-	}
-	return b.String()
 }
