@@ -12,6 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Author is who wrote an entry of a transcript.
@@ -86,6 +87,8 @@ const (
 	inlineBytesMax    = 4 << 10 // a larger output is given by its reference
 	handoffListMax    = 100     // entries of each list; the last ones
 	handoffMembersMax = 100
+	outputLevels      = 3 // above an output in the input of request_capability, which one value must not spoil
+	requestBytesMax   = 64 << 10
 )
 
 // Message is one message of the conversation as a callee sees it. All are text: models call the
@@ -116,7 +119,7 @@ type Handoff struct {
 
 // HandOver returns what a callee is told of the work.
 func HandOver(w Work, to Callee) Handoff {
-	h := Handoff{Session: w.Session, User: w.User, Request: w.Request, Position: w.Position.String(), History: w.History}
+	h := Handoff{Session: w.Session, User: w.User, Request: middleOf(w.Request, requestBytesMax), Position: w.Position.String(), History: w.History}
 	h.Agents = h.list("agents", w.Agents)
 	if h.Agents == nil {
 		h.Agents = []string{}
@@ -163,6 +166,9 @@ func (h *Handoff) object(name string, all []Output) jsontext.Value {
 			value = jsontext.Value("null")
 		case len(value) == 0:
 			value = jsontext.Value("null")
+		case !tools.Carries(value, outputLevels):
+			h.LeftOut = append(h.LeftOut, fmt.Sprintf("The value of %.80s is given as text.", o.Name))
+			value = quoted(string(value))
 		}
 		members = slices.DeleteFunc(members, func(m member) bool { return m.name == o.Name }) // the later value replaces the earlier one
 		members = append(members, member{o.Name, value})

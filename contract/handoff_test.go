@@ -9,6 +9,10 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Models call the tools that they see others call, so a callee sees text, and no tool that it lacks.
@@ -103,6 +107,31 @@ func TestPositions(t *testing.T) {
 	for p, want := range map[Position]string{{}: "", {3, 5, "Financial Analysis"}: "Step 3 of 5 (Financial Analysis)", {1, 2, ""}: "Step 1 of 2"} {
 		if got := p.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// No value of one step makes a hand-off that the tool for the next step refuses.
+func TestHandoffFitsTheToolForCapabilities(t *testing.T) {
+	registry := tools.NewRegistry()
+	k := actor.Capability{Code: "DOC_GENERATE", Description: "d"}
+	agents := tools.NewAgents([]actor.Definition{{Name: "a", Kind: actor.External, Provides: []actor.Capability{k}}})
+	for name, value := range map[string]string{
+		"number": `{"a":1e400000}`, "depth": strings.Repeat(`{"a":`, 63) + "1" + strings.Repeat("}", 63),
+		"depth in arrays": strings.Repeat("[", 900) + strings.Repeat("]", 900), "fits": strings.Repeat("[", 60) + strings.Repeat("]", 60),
+	} {
+		for _, w := range []Work{{Outputs: []Output{{Name: "x", Value: jsontext.Value(value)}}}, {Constraints: []Output{{Name: "x", Value: jsontext.Value(value)}}}, {Request: strings.Repeat("ä", 200_000)}} {
+			h := HandOver(w, Callee{})
+			input := `{"capability_code":"DOC_GENERATE","inputs_json":{},"context":` + string(h.Encode()) + `}`
+			call := actor.Call{To: actor.ID{Tenant: actor.DefaultTenant, Agent: "asker", Key: "s"}}
+			_, result := registry.Plan(tools.ExecutionContext{AgentID: "asker", Call: call, CallChain: []string{}, Agents: agents, Dispatcher: dispatcher.Asks{}},
+				actor.Ask{Kind: actor.AskTool, Name: tools.RequestCapability, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(input)}}})
+			if result != nil {
+				t.Errorf("%s: %v", name, result.Refusal)
+			}
+			if w.Request == "" && (len(h.LeftOut) == 0) != (name == "fits") {
+				t.Errorf("%s: %q", name, h.LeftOut)
+			}
 		}
 	}
 }

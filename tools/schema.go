@@ -288,6 +288,14 @@ func parse(b []byte) (any, *problem) {
 	return nil, p.problem(err)
 }
 
+// Carries reports whether the input of a tool may have a JSON value below that many levels.
+func Carries(value []byte, levels int) bool {
+	nested := bytes.Repeat([]byte{'['}, levels)
+	nested = append(append(nested, value...), bytes.Repeat([]byte{']'}, levels)...)
+	_, p := parse(nested)
+	return p == nil
+}
+
 type parser struct{ dec *jsontext.Decoder }
 
 func (p *parser) value() (any, error) {
