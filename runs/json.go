@@ -44,7 +44,7 @@ func appendEvent(b []byte, e Event, withID bool) ([]byte, error) {
 	if err := e.Check(); err != nil {
 		return b, err
 	}
-	o := object{b: append(slices.Grow(b, 256+len(e.Text)), '{')}
+	o := object{b: append(slices.Grow(b, 320+len(e.Text)), '{')}
 	o.id("run_id", e.Run)
 	o.int("seq", int64(e.Seq))
 	if withID {

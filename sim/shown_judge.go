@@ -91,6 +91,7 @@ func shownRefusal(r *actor.Refusal) any {
 	s := shown{"type": d.record, "code": d.code, "reason": d.name, "message": message, "detail": detail}
 	s.add("scope", documentedScopes[r.Scope])
 	s.add("field", r.Field)
+	s.add("reported_code", r.Code)
 	s.add("operation", r.Operation)
 	if len(r.Chain) > 0 {
 		s["call_chain"] = names(r.Chain)
