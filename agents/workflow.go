@@ -126,6 +126,16 @@ func (s *Spec) orchestratorProblems() (problems Problems) {
 	return problems
 }
 
+// Requests returns the capabilities in the workflows of the spec.
+func (s *Spec) Requests() (codes []string) {
+	for _, name := range slices.Sorted(maps.Keys(s.Workflows)) {
+		for i := range s.Workflows[name].Steps {
+			codes = append(codes, s.Workflows[name].Steps[i].Capability)
+		}
+	}
+	return codes
+}
+
 // UnknownCapabilities returns the steps of workflows whose capabilities are not among the known ones.
 func (s *Spec) UnknownCapabilities(known []string) (problems Problems) {
 	for _, name := range slices.Sorted(maps.Keys(s.Workflows)) {

@@ -148,6 +148,9 @@ func TestCheckValidatesAsServe(t *testing.T) {
 	good := ">> ok.toml\nname = \"ok\"\n>> far.toml\nname = \"far\"\nendpoint = \"https://far.example\"\nauth.env = \"TROUPE_AUTH_FAR\""
 	valid := "cells = 1\nkeep = \"30d\"\nkeyless = \"off\"\nallow = [\"10.0.0.0/8\"]\nready = true\nwatch = true\n[models.big]\nurl = \"https://x.example/v1\"\nkey_env = \"TROUPE_TEST_CHECK_KEY\"\n" +
 		"[auth]\nTROUPE_AUTH_FAR = \"far.example\"\n"
+	lead := func(name, needs, provides string) string {
+		return fmt.Sprintf("\n>> %s.toml\nname = %q\nkind = \"orchestrator\"\n[[provides]]\ncode = %q\ndescription = \"d\"\n[workflow.w]\ndescription = \"d\"\n[[workflow.w.steps]]\ncapability = %q", name, name, provides, needs)
+	}
 	for _, c := range []struct {
 		files, config string
 		want          []string // none: serve starts
@@ -163,6 +166,8 @@ func TestCheckValidatesAsServe(t *testing.T) {
 			[]string{"models.big.url: ", "models: scripted is built in", "models.many.retry_attempts: ", "models.bare.key_env: the environment variable TROUPE_TEST_UNSET_KEY is not set"}},
 		{good, valid + "PATH = \"a.example\"\n[limits]\nrun_timeout_ms = -1\n", []string{"auth: want the name of a variable like TROUPE_AUTH_HELPER", "limits: run_timeout_ms"}},
 		{good + "\n>> ok2.toml\nname = \"OK\"\n>> x.toml\nname = \"Far\"\nagent_id = \"x\"", valid, []string{"ok2.toml: agent_id: OK looks like the agent ok in ", "x.toml: name: Far looks like the agent far in "}},
+		{good + lead("a", "B_DONE", "A_DONE") + lead("b", "C_DONE", "B_DONE") + "\n>> c.toml\nname = \"c\"\n[[provides]]\ncode = \"C_DONE\"\ndescription = \"d\"", valid, nil},
+		{good + lead("a", "B_DONE", "A_DONE") + lead("b", "A_DONE", "B_DONE"), valid, []string{"a.toml: workflow: waits for", "b.toml: workflow: waits for"}},
 		{good + "\n>> helper.toml\nname = \"helper\"", valid, []string{"helper.toml: agent_id: helper looks like helper, an agent of this program"}},
 	} {
 		dir := writeFiles(t, c.files)

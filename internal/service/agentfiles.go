@@ -111,10 +111,46 @@ func ReadAgentFilesOf(dir string, program Program) (*AgentFiles, error) {
 	if count == 0 {
 		return nil, fmt.Errorf("agents: %s contains no file named *.toml; a minimal agent file has the line name = \"helper\"", dir)
 	}
-	// The registry knows the capabilities in a workflow once their owners are stored.
-	slices.SortStableFunc(f.Agents, func(a, b AgentFile) int { return min(len(a.Spec.Workflows), 1) - min(len(b.Spec.Workflows), 1) })
+	f.orderOwners()
 	f.checkReferences(program)
 	return f, nil
+}
+
+// orderOwners orders the agents so that an owner of each capability in a workflow comes first, if a file has one:
+// the registry knows the capability once its owner is stored. Orchestrators that need each other have no order,
+// which is an error.
+func (f *AgentFiles) orderOwners() {
+	provided := map[string]bool{} // by the files; true: by an agent that has its place
+	for _, a := range f.Agents {
+		for _, c := range a.Spec.Provides {
+			provided[c.Code] = false
+		}
+	}
+	rest := f.Agents
+	f.Agents = nil
+	waits := func(a AgentFile) bool {
+		return slices.ContainsFunc(a.Spec.Requests(), func(code string) bool {
+			placed, known := provided[code]
+			return known && !placed
+		})
+	}
+	for placed := -1; placed != len(f.Agents); {
+		placed = len(f.Agents)
+		rest = slices.DeleteFunc(rest, func(a AgentFile) bool {
+			if waits(a) {
+				return false
+			}
+			for _, c := range a.Spec.Provides {
+				provided[c.Code] = true
+			}
+			f.Agents = append(f.Agents, a)
+			return true
+		})
+	}
+	for _, a := range rest {
+		f.Problems = append(f.Problems, FileProblem{File: a.Path, Field: "workflow", Text: "waits for a capability of an agent whose workflow waits for one of this agent; let one of them do without"})
+	}
+	f.Agents = append(f.Agents, rest...)
 }
 
 // ReadToolFiles reads files that each declare a tool. Errors in them are collected as
