@@ -82,7 +82,7 @@ func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 	case len(a.Skills) > agents.SkillsMax:
 		err = fmt.Errorf("the list Skills has %d names, at most %d allowed", len(a.Skills), agents.SkillsMax)
 	case slices.ContainsFunc(a.Skills, func(name string) bool { return actor.CheckName(name) != nil }):
-		err = fmt.Errorf("Skills: want names of letters, digits, '.', '_' and '-', got %q", a.Skills)
+		err = fmt.Errorf("the list Skills has %q, want names of letters, digits, '.', '_' and '-'", a.Skills)
 	case a.MaxActive < 0:
 		err = fmt.Errorf("MaxActive: got %d, want at least 1, or 0 for the limit of the server", a.MaxActive)
 	case a.StateVersion < 0:
