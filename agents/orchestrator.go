@@ -206,7 +206,7 @@ func (t *orchestration) planOf(intent *contract.Intent) *plan {
 	} else {
 		p.Workflow, p.Literal = Workflow{OnStepFailure: StepPartial}, true
 		for i, target := range append([]contract.Target{intent.Target}, intent.Secondary...) {
-			p.Workflow.Steps = append(p.Workflow.Steps, Step{Name: fmt.Sprintf("result_%d", i+1), Title: titleOf(target.Intent), Capability: target.Capability,
+			p.Workflow.Steps = append(p.Workflow.Steps, Step{Name: fmt.Sprintf("result_%d", i+1), Title: titleOf(target.Intent, target.Capability, i), Capability: target.Capability,
 				Agent: target.Agent, Inputs: target.Inputs})
 		}
 	}
@@ -393,7 +393,7 @@ func (p *plan) read(t *orchestration, i int, answer actor.Answer) *contract.Resp
 	case answer.Refusal != nil:
 		r.ErrorMessage = "it is not available now"
 		if field, of := strings.CutPrefix(answer.Refusal.Field, "inputs_json/"); of {
-			r.ErrorMessage = "the " + strings.NewReplacer("_", " ", "/", " ").Replace(field) + " is missing or not usable"
+			r.ErrorMessage = cmp.Or(tools.InputSentence(p.Workflow.Steps[i].Capability, answer.Refusal), "the "+strings.NewReplacer("_", " ", "/", " ").Replace(field)+" is missing or not usable")
 		}
 	}
 	return &r

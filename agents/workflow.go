@@ -297,7 +297,7 @@ func (w *Workflow) checkStep(i int) error {
 		s.Name = strings.ToLower(s.Capability)
 	}
 	if s.Title == "" {
-		s.Title = titleOf(s.Name)
+		s.Title = titleOf(s.Name, s.Capability, i)
 	}
 	switch {
 	case strings.Trim(s.Name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "":
@@ -331,16 +331,17 @@ func (w *Workflow) checkStep(i int) error {
 	return nil
 }
 
-// titleOf returns a name as the beginning of a sentence.
-func titleOf(name string) string {
+// titleOf returns the name of a step as the beginning of a sentence. A name that only repeats the code of the
+// capability is none for users.
+func titleOf(name, code string, i int) string {
 	text := strings.TrimSpace(strings.Map(func(c rune) rune {
 		if c == '_' || c == '-' {
 			return ' '
 		}
 		return c
 	}, name))
-	if text == "" {
-		return "Result"
+	if text == "" || strings.EqualFold(text, strings.ReplaceAll(code, "_", " ")) {
+		return fmt.Sprintf("Part %d", i+1)
 	}
 	return strings.ToUpper(text[:1]) + text[1:]
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
@@ -50,8 +49,8 @@ type row struct {
 	actor.Capability
 	owners        []owner // in order of their IDs
 	input, output *tools.ObjectSchema
-	required      []string      // names of required inputs
-	sentences     []fieldResult // x-error-message of the input schema
+	required      []string        // names of required inputs
+	sentences     tools.Sentences // of the input schema
 }
 
 // owner is an agent with its place among the owners of a capability.
@@ -61,9 +60,6 @@ type owner struct {
 }
 
 type codeName struct{ code, agent string }
-
-// fieldResult is the sentence that a schema has for violations at a field.
-type fieldResult struct{ field, sentence string }
 
 // NewCatalog returns the catalog of what agents declare. Agents may own the same capability if they
 // declare it alike; a code belongs to one agent.
@@ -168,7 +164,7 @@ func newRow(k *actor.Capability) (*row, error) {
 		return nil, fmt.Errorf("output schema: %w", err)
 	}
 	if k.Input != "" {
-		r.required, r.sentences = readHints(jsontext.Value(k.Input))
+		r.required, r.sentences = tools.ReadHints(k.Input)
 	}
 	if k.Example != nil {
 		if v := r.checkInputs(k.Example); v != nil {
@@ -176,33 +172,6 @@ func newRow(k *actor.Capability) (*row, error) {
 		}
 	}
 	return r, nil
-}
-
-// readHints returns the required members of an object schema, and the sentences of its properties.
-func readHints(schema jsontext.Value) (required []string, sentences []fieldResult) {
-	type property struct {
-		Sentence   string         `json:"x-error-message"`
-		Required   []string       `json:"required"`
-		Properties jsontext.Value `json:"properties"`
-	}
-	var walk func(v jsontext.Value, path string) []string
-	walk = func(v jsontext.Value, path string) []string {
-		var p property
-		if json.Unmarshal(v, &p) != nil {
-			return nil
-		}
-		if p.Sentence != "" && path != "" {
-			sentences = append(sentences, fieldResult{path, actor.FitText(p.Sentence, userTextBytesMax)})
-		}
-		if len(p.Properties) > 0 {
-			members, _ := membersOf(p.Properties)
-			for _, m := range members {
-				walk(m.value, strings.TrimPrefix(path+"/"+m.name, "/"))
-			}
-		}
-		return p.Required
-	}
-	return walk(schema, ""), sentences
 }
 
 // Find returns a capability, or a refusal that names what is near.
@@ -263,8 +232,8 @@ func (r *row) checkInputs(inputs jsontext.Value) *Violation {
 	for _, name := range r.required {
 		if !slices.ContainsFunc(members, func(m member) bool { return m.name == name }) {
 			v := violation(InputMissing, "inputs_json/"+name, "is missing")
-			if i := slices.IndexFunc(r.sentences, func(s fieldResult) bool { return s.field == name }); i >= 0 {
-				v.Rule, v.alone = r.sentences[i].sentence, true
+			if text := r.sentences.For(name); text != "" {
+				v.Rule, v.alone = text, true
 			}
 			return v
 		}
@@ -274,10 +243,8 @@ func (r *row) checkInputs(inputs jsontext.Value) *Violation {
 		return nil
 	}
 	field := strings.TrimSuffix("inputs_json/"+refusal.Field, "/")
-	for _, s := range r.sentences {
-		if refusal.Field == s.field || strings.HasPrefix(refusal.Field, s.field+"/") {
-			return &Violation{Code: InputInvalid, Field: field, Rule: s.sentence, alone: true}
-		}
+	if text := r.sentences.For(refusal.Field); text != "" {
+		return &Violation{Code: InputInvalid, Field: field, Rule: text, alone: true}
 	}
 	return &Violation{Code: InputInvalid, Field: field, Rule: problemOf(refusal, r.Code)}
 }

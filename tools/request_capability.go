@@ -105,7 +105,10 @@ func planRequestCapability(input []byte, ec ExecutionContext) (actor.Ask, *Resul
 			return refuse(actor.Refuse(actor.Unavailable, "%s: %v", in.Code, err))
 		}
 		if refusal := schema.Check(in.Inputs); refusal != nil {
-			refusal.Field = strings.TrimSuffix("inputs_json/"+refusal.Field, "/")
+			if _, sentences := ReadHints(capability.Input); sentences.For(refusal.Field) != "" {
+				refusal.Detail = sentences.For(refusal.Field)
+			}
+			refusal.Field = strings.TrimSuffix(inputsField+refusal.Field, "/")
 			return refuse(refusal)
 		}
 	}

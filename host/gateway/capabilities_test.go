@@ -451,3 +451,22 @@ func TestStepOfOrchestratorWithABrokenAnswer(t *testing.T) {
 		}
 	}
 }
+
+// A user reads the sentence that a schema has for inputs, and no code, also where a step has no title.
+func TestInputsThatAUserCanMend(t *testing.T) {
+	a := startAnalyst(t)
+	desk := `{"name":"desk","kind":"orchestrator","prompt":"on value say {\"primary_intent\":\"value\",\"intent_confidence\":1,\"workflow\":\"value\",\"inputs\":{\"cash_flows\":[1],\"discount_rate\":0.1}}\n` +
+		`on direct say {\"primary_intent\":\"anl_npv\",\"intent_confidence\":1,\"target_capability\":\"ANL_NPV\",\"inputs\":{\"cash_flows\":[1,2]}}",` +
+		`"workflow":{"value":{"description":"a value","steps":[{"capability":"ANL_NPV"}]}}}`
+	if status, _, body := a.do("POST", "/v1/agents", desk); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	for message, want := range map[string]string{
+		"value":  "Part 1: Could not be completed: Cash flows array must contain at least two values (initial investment and one return period).",
+		"direct": "Part 1: Could not be completed: the discount rate is missing or not usable.",
+	} {
+		if _, _, body := a.do("POST", "/v1/agents/desk/messages", `{"content":"`+message+`"}`); !strings.Contains(body, `"content":"`+want+`"`) {
+			t.Errorf("%s: %s, want %s", message, body, want)
+		}
+	}
+}
