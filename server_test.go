@@ -614,7 +614,7 @@ func TestOpenRejectsInvalidConfig(t *testing.T) {
 		"only letters":                      named(func(a *troupe.Agent) { a.Name = "a b" }),
 		"is reserved":                       named(func(a *troupe.Agent) { a.Name = "troupe.x" }),
 		"Transcript: \"last:0\"":            named(func(a *troupe.Agent) { a.Transcript = "last:0" }),
-		"Skills: want names":                named(func(a *troupe.Agent) { a.Skills = []string{"a b"} }),
+		"the list Skills has":               named(func(a *troupe.Agent) { a.Skills = []string{"a b"} }),
 		"MaxActive: got -1":                 named(func(a *troupe.Agent) { a.MaxActive = -1 }),
 		"StateVersion: got -1":              named(func(a *troupe.Agent) { a.StateVersion = -1 }),
 		"limits: speed is unknown":          {Temporary: true, Limits: map[string]int64{"speed": 1}},
