@@ -127,6 +127,9 @@ type SkillResponse struct {
 	Caveats     []string
 }
 
+// SkillInputMax is the maximum size of the input of an invocation in bytes, without spaces between its tokens.
+const SkillInputMax = 256 << 10
+
 // SkillOutputMax is the maximum size of the output in a SkillResponse in bytes. A longer one is replaced by
 // the beginning of its text.
 const SkillOutputMax = 128 << 10

@@ -29,7 +29,6 @@ import (
 // Bounds of detached calls.
 const (
 	RoundsMax       = 8                // outcomes of detached calls that may follow from each other
-	SkillInputMax   = 256 << 10        // bytes of the input of a detached call
 	detachedShare   = 16               // a callee may make one of so many calls that its asker has left
 	detachedTimeout = 60 * time.Second // of a detached call without a timeout
 	lateGrace       = 30 * time.Second // time after that of the callee in which its answer may arrive
@@ -126,8 +125,8 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 		refusal = actor.Refuse(actor.Rejected, "this turn follows from %d outcomes of detached calls, at most %d allowed: answer with what is there, or use %s", rounds, RoundsMax, tools.CallAgent)
 	case rows >= store.PendingMax:
 		refusal = actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "%s has %d detached calls pending, at most %d allowed: wait for their outcomes", m.act.id, rows, store.PendingMax)
-	case len(input) > SkillInputMax:
-		refusal = actor.Refuse(actor.Invalid, "%s: input: %d bytes exceed the maximum of %d", given.Tool, len(input), SkillInputMax)
+	case len(input) > contract.SkillInputMax:
+		refusal = actor.Refuse(actor.Invalid, "%s: input: %d bytes exceed the maximum of %d", given.Tool, len(input), contract.SkillInputMax)
 		refusal.Field = "input"
 	}
 	if refusal != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
@@ -500,7 +501,7 @@ func TestRefusedDetachedCalls(t *testing.T) {
 		{`{"agent":"b","skill":"x","timeout":5000,"timeoutSeconds":6}`, "agent_call: timeoutSeconds: it is another time than that in timeout"},
 		{`{"agent":"b","skill":"x","timeout_ms":5000,"timeoutSeconds":0}`, "timeoutSeconds"},
 		{`{"agent":"b","skill":"x","timeout_ms":0}`, "timeout_ms: want at least 1"},
-		{`{"agent":"b","skill":"x","input":{"x":"` + strings.Repeat("y", SkillInputMax) + `"}}`, "exceed the maximum"},
+		{`{"agent":"b","skill":"x","input":{"x":"` + strings.Repeat("y", contract.SkillInputMax) + `"}}`, "exceed the maximum"},
 		{`{"agent":"b","skill":"x","timeout":400000}`, "the timeout of 400000 ms is reduced to 300000 ms"},
 	} {
 		var refusal string

@@ -66,6 +66,10 @@ func (b *skillBody) check(skill string) (left time.Duration, p *problem) {
 		return wrong("mode", "want execute or critique, got %.80q", b.Mode)
 	case b.Input.Kind() != '{':
 		return wrong("input", "want a JSON object")
+	case b.Input.Compact() != nil:
+		return wrong("input", "want a JSON object")
+	case len(b.Input) > contract.SkillInputMax:
+		return wrong("input", "%d bytes exceed the maximum of %d", len(b.Input), contract.SkillInputMax)
 	case len(b.Correlation) > contract.ClientCorrelationMax:
 		return wrong("correlationId", "want at most %d bytes", contract.ClientCorrelationMax)
 	case b.ReturnTo != nil:

@@ -156,6 +156,7 @@ func TestSkillIsInvokedFromOutside(t *testing.T) {
 		{path, `{"kind":"x"}`, `"field":"kind"`},
 		{path, `{"depth":1}`, `"field":"depth"`},
 		{"/v1/agents/skilled/skills/sing:invoke", `{}`, `it has look, listen`},
+		{path, `{"input":{"x":"` + strings.Repeat("x", 256<<10) + `"}}`, `input: 262152 bytes exceed the maximum of 262144`},
 		{"/v1/agents/analyst/skills/" + strings.Repeat("x", 65) + ":invoke", `{}`, `"field":"skill"`},
 	} {
 		if status, _, body := a.do("POST", c.path, c.body); status != 400 || !strings.Contains(body, c.want) {
