@@ -234,3 +234,26 @@ func TestWorkflowStepOnceOverKills(t *testing.T) {
 		}
 	}
 }
+
+// The answer of a user about results that differ ends what was asked before a kill of the server.
+func TestUserDecidesAConflictAfterAKill(t *testing.T) {
+	files := ">> desk.toml\nname = \"desk\"\nkind = \"orchestrator\"\nprompt = '''on case say {\"primary_intent\":\"case\",\"intent_confidence\":1,\"workflow\":\"case\"}\n" +
+		"on second say {\"primary_intent\":\"answer\",\"intent_confidence\":1,\"resume\":\"prefer\",\"prefer\":\"Two\"}'''\n" +
+		"[workflow.case]\ndescription = \"a case\"\non_conflict = \"ask\"\ncompare = { size = \"the size\" }\n"
+	for i, name := range []string{"one", "two"} {
+		files += fmt.Sprintf("[[workflow.case.steps]]\nname = %q\ncapability = \"SIZE_%s\"\n", name, strings.ToUpper(name))
+		files = fmt.Sprintf(">> %s.toml\nname = %q\nprompt = 'on inputs_json say {\"size\":%d}'\n[[provides]]\ncode = \"SIZE_%s\"\ndescription = \"d\"\n", name, name, i+5, strings.ToUpper(name)) + files
+	}
+	dir, folder := filepath.Join(t.TempDir(), "data"), writeFiles(t, files)
+	s := startServer(t, dir, "--agents", folder)
+	say := func(text, want string) {
+		t.Helper()
+		if code, out, stderr := runProgram(t, "call", "desk", text, "--session", "s", "--server", s.url); code != 0 || !strings.Contains(out, want) {
+			t.Fatalf("%d %s%s, want %s", code, out, stderr, want)
+		}
+	}
+	say("a case please", "5 (One), 6 (Two).\n\nWhich value of the size should be used?")
+	s.stop(syscall.SIGKILL)
+	s = startServer(t, dir, "--agents", folder)
+	say("the second one please", "6 is used: you have preferred it.")
+}
