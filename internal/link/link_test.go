@@ -273,7 +273,7 @@ func TestLinkReconnects(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-updates
-	key, _, r := ingress.NewKey([ingress.KeyRandomBytes]byte{1}, "", "", ingress.Scopes(), 1, 0)
+	key, _, r := ingress.NewKey([ingress.KeyRandomBytes]byte{1}, "", "", []ingress.Scope{ingress.ScopeAdmin}, 1, 0)
 	if r != nil {
 		t.Fatal(r)
 	}
