@@ -52,11 +52,18 @@ type user struct {
 
 type connection struct {
 	device  string
+	agents  []string      // it performs only calls in trees of these agents; all if empty
 	updates chan struct{} // capacity 1: its calls have changed
+}
+
+// performs reports whether the device performs calls in trees of an agent.
+func (c *connection) performs(agent string) bool {
+	return len(c.agents) == 0 || slices.Contains(c.agents, agent)
 }
 
 type openCall struct {
 	Call
+	agent  string // at the root of the tree of its run
 	wanted string // device that began the run
 	device string // that performs the call; "": none is connected
 	held   bool   // only wanted may perform it
@@ -66,18 +73,19 @@ type openCall struct {
 func New(now func() actor.Time) *Devices { return &Devices{now: now, users: map[string]*user{}} }
 
 // Connect announces a device until stop is called. updates receives a value when its calls
-// have changed, and one at once.
-func (d *Devices) Connect(namespace, device string) (updates <-chan struct{}, stop func(), err error) {
+// have changed, and one at once. The device performs only calls in trees of runs that are of one of the
+// agents, or all without agents.
+func (d *Devices) Connect(namespace, device string, agents []string) (updates <-chan struct{}, stop func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	u := d.user(namespace)
 	if len(u.connections) >= PerUserMax {
 		return nil, nil, actor.RefuseBusy(actor.ScopeNode, 0, "%d connections of this user are open, which is the limit: close some", PerUserMax)
 	}
-	c := &connection{device, make(chan struct{}, 1)}
+	c := &connection{device, agents, make(chan struct{}, 1)}
 	u.connections = append(u.connections, c)
 	for _, call := range u.open {
-		if call.device == "" && (!call.held || call.wanted == device) {
+		if call.device == "" && (!call.held || call.wanted == device) && c.performs(call.agent) {
 			call.device = device
 		}
 	}
@@ -116,10 +124,12 @@ func (d *Devices) clean(namespace string, u *user) {
 }
 
 // choose returns the connected device that performs a call, or "".
-func (u *user) choose(wanted string) string {
-	device := ""
+func (u *user) choose(call *openCall) (device string) {
 	for _, c := range u.connections {
-		if device = c.device; device == wanted {
+		if !c.performs(call.agent) {
+			continue
+		}
+		if device = c.device; device == call.wanted {
 			return device
 		}
 	}
@@ -175,7 +185,10 @@ func (d *Devices) Perform(ctx context.Context, id actor.EffectID, attempt uint32
 	of := &op.Context.Call
 	session, _ := of.To.Session()
 	c := &openCall{Call: Call{ID: runs.ToolCallID{Run: id.Run, Step: id.Step, Index: id.Index}, Root: of.Root, Session: session, Tool: op.Name, Args: op.Input,
-		Deadline: d.now().Add(op.Left)}, wanted: of.Device()}
+		Deadline: d.now().Add(op.Left)}, wanted: of.Device(), agent: of.To.Agent}
+	if len(of.Chain) > 0 {
+		c.agent = of.Chain[0].Agent
+	}
 	namespace := of.To.Tenant
 	if !d.begin(namespace, c, attempt > 1) {
 		return actor.Answer{Refusal: actor.Refuse(actor.NoDevice, "no active client")}
@@ -191,7 +204,7 @@ func (d *Devices) begin(namespace string, c *openCall, waits bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	u := d.user(namespace)
-	c.device = u.choose(c.wanted)
+	c.device = u.choose(c)
 	if waits && c.wanted != "" && c.device != c.wanted {
 		c.device, c.held = "", true
 	}
@@ -210,7 +223,7 @@ func (d *Devices) offer(namespace string, c *openCall) {
 	defer d.mu.Unlock()
 	u := d.users[namespace]
 	if u != nil && c.held && c.device == "" && slices.Contains(u.open, c) {
-		c.held, c.device = false, u.choose(c.wanted)
+		c.held, c.device = false, u.choose(c)
 		u.notify(c.device)
 	}
 }

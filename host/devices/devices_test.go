@@ -22,13 +22,18 @@ type performed struct {
 }
 
 // perform begins a call for a run that a device began, and returns once it is open or refused.
-func perform(t *testing.T, d *Devices, device string, n byte, attempt uint32) *performed {
+func perform(t *testing.T, d *Devices, device string, n byte, attempt uint32, chain ...string) *performed {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &performed{runs.ToolCallID{Run: actor.CallID{0: 1, 15: n}, Step: 1}, cancel, make(chan actor.Answer, 1)}
 	op := runtime.Tool{Name: "user.ask", Left: actor.Duration(1e9)}
 	op.Context.Call.To = actor.NewID("buyer", "s1")
 	op.Context.Call.SetDevice(device)
+	for _, agent := range chain {
+		if agent != "" {
+			op.Context.Call.Chain = append(op.Context.Call.Chain, actor.NewID(agent, "s1"))
+		}
+	}
 	go func() { p.answer <- d.Perform(ctx, actor.EffectID(p.id), attempt, op) }()
 	synctest.Wait()
 	return p
@@ -44,11 +49,11 @@ func testCallGoesToOneDevice(t *testing.T) {
 	if p := perform(t, d, "phone", 1, 1); (<-p.answer).Refusal.Reason != actor.NoDevice {
 		t.Error("a call without a device is not refused at once")
 	}
-	_, stop, err := d.Connect(tenant, "phone")
+	_, stop, err := d.Connect(tenant, "phone", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tablet, _, _ := d.Connect(tenant, "tablet")
+	tablet, _, _ := d.Connect(tenant, "tablet", nil)
 	<-tablet // at once
 	for n, c := range []struct{ began, want string }{{"phone", "phone"}, {"tablet", "tablet"}, {"watch", "tablet"}, {"", "tablet"}} {
 		p := perform(t, d, c.began, byte(n), 1)
@@ -75,7 +80,7 @@ func testCallGoesToOneDevice(t *testing.T) {
 	if calls := d.Calls(tenant, "tablet"); len(calls) != 0 {
 		t.Errorf("the call does not wait for the device that began its run: %v", calls)
 	}
-	if _, _, err := d.Connect(tenant, "watch"); err != nil || len(d.Calls(tenant, "watch")) != 0 {
+	if _, _, err := d.Connect(tenant, "watch", nil); err != nil || len(d.Calls(tenant, "watch")) != 0 {
 		t.Errorf("the call goes to a device that has just connected: %v", err)
 	}
 	<-time.NewTimer(ReconnectTime).C
@@ -95,7 +100,7 @@ func TestCallWaitsForDeviceAfterRestart(t *testing.T) {
 func testCallWaitsForDeviceAfterRestart(t *testing.T) {
 	d := New(func() actor.Time { return 0 })
 	p := perform(t, d, "phone", 1, 2)
-	updates, stop, err := d.Connect(actor.DefaultTenant, "phone")
+	updates, stop, err := d.Connect(actor.DefaultTenant, "phone", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,15 +138,40 @@ func TestResultBeforeReconnection(t *testing.T) {
 func TestConnectionsAreBounded(t *testing.T) {
 	d := New(func() actor.Time { return 0 })
 	for range PerUserMax {
-		if _, _, err := d.Connect(actor.DefaultTenant, "phone"); err != nil {
+		if _, _, err := d.Connect(actor.DefaultTenant, "phone", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var r *actor.Refusal
-	if _, _, err := d.Connect(actor.DefaultTenant, "phone"); !errors.As(err, &r) || r.Reason != actor.Busy {
+	if _, _, err := d.Connect(actor.DefaultTenant, "phone", nil); !errors.As(err, &r) || r.Reason != actor.Busy {
 		t.Errorf("connection beyond the limit: %v", err)
 	}
-	if _, _, err := d.Connect("u-other", "phone"); err != nil {
+	if _, _, err := d.Connect("u-other", "phone", nil); err != nil {
 		t.Errorf("another user: %v", err)
 	}
+}
+
+// A device that is limited to agents performs only calls in trees of these, whichever agent makes them.
+func TestDeviceOfAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(func() actor.Time { return 0 })
+		for device, agents := range map[string][]string{"shop": {"front"}, "phone": {"buyer", "other"}} {
+			_, stop, err := d.Connect(actor.DefaultTenant, device, agents)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stop()
+		}
+		for n, c := range []struct{ root, began, want string }{{"", "shop", "phone"}, {"front", "phone", "shop"}, {"front", "shop", "shop"}, {"", "", "phone"}} {
+			p := perform(t, d, c.began, byte(n), 1, c.root)
+			if got := d.Calls(actor.DefaultTenant, c.want); len(got) != 1 {
+				t.Errorf("%+v: %+v", c, got)
+			}
+			p.cancel()
+			<-p.answer
+		}
+		if p := perform(t, d, "shop", 9, 1, "nobody"); (<-p.answer).Refusal.Reason != actor.NoDevice {
+			t.Error("a call in the tree of another agent has a device")
+		}
+	})
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/fasthttp/websocket"
+
+	"github.com/troupe-run/troupe/agents"
 )
 
 // startBrowser starts a gateway with an agent that uses the client tool browser.open.
@@ -142,4 +144,50 @@ func TestClosedDeviceGetsNoCalls(t *testing.T) {
 	asked := tablet.until("tool_request", "")
 	tablet.send(fmt.Sprintf(`{"type":"tool_result","tool_call_id":%q,"ok":true,"result":"page"}`, asked.ToolCall))
 	tablet.until("state", "ACCEPTED")
+}
+
+// A device of a key or a token that is limited to agents gets and answers calls in trees of these agents
+// only, also if it has the name of the device that began the run.
+func TestLimitedDevices(t *testing.T) {
+	caller := agents.Define("front", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) { return turn.Call("buyer", turn.Message()) })))
+	d := startGatewayWith(t, Config{}, newBuyer(), caller)
+	if status, _, body := d.do("POST", "/v1/tools", `{"tool_name":"browser.open","kind":"client_tool","on_failure":"return_error"}`); status != 201 {
+		t.Fatal(status, body)
+	}
+	all := d.createLimitedKey(`{"user":"ann"}`)
+	page := func(name, agent string) string {
+		return strings.Replace(fmt.Sprintf(openPage, name, "s-"+agent), `"buyer"`, `"`+agent+`"`, 1)
+	}
+	for name, text := range map[string]string{"token": d.issue(d.createKey("operator"), `{"user":"ann","agents":["front"]}`), "key": d.createLimitedKey(`{"user":"ann","agents":["front"]}`)} {
+		limited := d.channel(`{"type":"hello","api_key":"`+text+`","device_id":"phone"}`, nil)
+		limited.until("state", "READY")
+		if status, answer := d.doAs(all, "POST", "/v1/agents/buyer/messages", `{"content":"browser.open {}"}`); !strings.Contains(answer, "client_offline") {
+			t.Errorf("%s: the call of another agent: %d %s", name, status, answer)
+		}
+		phone := d.channel(`{"type":"hello","api_key":"`+all+`","device_id":"phone"}`, nil)
+		phone.until("state", "READY")
+		phone.send(page(name, "buyer"))
+		asked := phone.until("tool_request", "")
+		result := fmt.Sprintf(`{"type":"tool_result","request_id":"x","run_id":%q,"tool_call_id":%q,"ok":true,"result":{"x":1}}`, asked.Run, asked.ToolCall)
+		limited.send(result)
+		if m, _ := limited.next(); m.Code != "tool_call_not_found" {
+			t.Errorf("%s: the result of another agent's call: %+v", name, m)
+		}
+		if status, _, answer := d.do("POST", "/v1/tool_calls/"+asked.ToolCall+":result", `{"ok":true}`, "Authorization", "Bearer "+text, deviceHeader, "phone"); status != 404 {
+			t.Errorf("%s: over HTTP: %d %s", name, status, answer)
+		}
+		phone.send(result)
+		phone.until("done", "")
+
+		limited.send(page(name, "front")) // its own, made by another agent
+		own := limited.until("tool_request", "")
+		limited.send(fmt.Sprintf(`{"type":"tool_result","request_id":"x","tool_call_id":%q,"ok":true,"result":{"x":2}}`, own.ToolCall))
+		limited.until("done", "")
+		_, _ = phone.conn.Close(), limited.conn.Close()
+		for range 100 { // until the server has seen that they have gone
+			if _, answer := d.doAs(all, "POST", "/v1/agents/buyer/messages", `{"content":"browser.open {}","timeout_ms":200}`); strings.Contains(answer, "client_offline") {
+				break
+			}
+		}
+	}
 }

@@ -353,7 +353,8 @@ func (l *limited) ownsRuns(ctx context.Context, by actor.Principal, session, age
 	}
 }
 
-// Follow implements command.Node. A run that does not exist yet may be followed.
+// Follow implements command.Node. A run that does not exist yet may be followed. A device gets the calls
+// in trees of the client.
 func (l *limited) Follow(ctx context.Context, c command.Follow) (updates <-chan struct{}, stop func(), err error) {
 	if c.Session == "" && c.Device == "" {
 		_, unknown := command.Find(ctx, l.Node, c.By, command.OwnerQuery{Run: c.Run})
@@ -361,6 +362,7 @@ func (l *limited) Follow(ctx context.Context, c command.Follow) (updates <-chan 
 			return nil, nil, err
 		}
 	}
+	c.Agents = l.agents
 	return l.Node.Follow(ctx, c)
 }
 

@@ -99,8 +99,9 @@ type Cancel struct {
 type Follow struct {
 	By      actor.Principal
 	Run     actor.CallID
-	Session string // if it is not empty, Run is ignored
-	Device  string // if it is not empty: announces a device of the user, and subscribes to its calls
+	Session string   // if it is not empty, Run is ignored
+	Device  string   // if it is not empty: announces a device of the user, and subscribes to its calls
+	Agents  []string // the device performs only calls in trees of runs of these agents; all if empty
 }
 
 // Lookup asks the node a query.

@@ -19,7 +19,8 @@ import (
 //  7. turns of namespaces in lists of approvals
 //  8. the tokens of a request to a model
 //  9. former owners of agents
-const CodecVersion = 9
+//  10. the agents of a device
+const CodecVersion = 10
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.
@@ -132,6 +133,7 @@ func AppendFrame(b []byte, f Frame) ([]byte, error) {
 		e.CallID(m.Run)
 		e.String(m.Session)
 		e.String(m.Device)
+		list(e, m.Agents, func(name *string) { e.String(*name) })
 	case Lookup:
 		e.Uint(tagLookup)
 		e.principal(m.By)
@@ -206,7 +208,7 @@ func (d *decoder) frame(size int) (f Frame) {
 	case tagForget:
 		f.Body = Forget{d.principal(), d.text()}
 	case tagFollow:
-		f.Body = Follow{d.principal(), d.CallID(), d.text(), d.text()}
+		f.Body = Follow{d.principal(), d.CallID(), d.text(), d.text(), listOf(d, d.text)}
 	case tagLookup:
 		f.Body = Lookup{d.principal(), d.query()}
 	case tagStop:

@@ -144,7 +144,7 @@ func (c *Commands) Follow(_ context.Context, in command.Follow) (updates <-chan 
 		if c.devices == nil {
 			return nil, nil, actor.Refuse(actor.Rejected, "this node serves no devices")
 		}
-		return c.devices.Connect(in.By.Tenant, in.Device)
+		return c.devices.Connect(in.By.Tenant, in.Device, in.Agents)
 	}
 	key := shareKey(&in.By)
 	if scope := c.subscriptions.Take(key, 1, ingress.Allows(in.By, ingress.ScopeAdmin)); scope == actor.ScopeCaller {
