@@ -195,3 +195,14 @@ func TestCustomerDecidesBelowItsRun(t *testing.T) {
 		}
 	}
 }
+
+// The token of a run reads the conversation that the run is part of, and no other of its session.
+func TestRunTokenReadsItsConversation(t *testing.T) {
+	m := newAuthorization(t)
+	m.prepare("POST", "/v1/agents/helper/messages", `{"content":"secret","session_id":"`+m.session+`"}`)
+	for query, want := range map[string]int{"": 200, "?agent=outside": 200, "?agent=helper": 404} {
+		if status, _, answer := m.do("GET", "/v1/sessions/"+m.session+"/messages"+query, "", "x-run-token", m.token); status != want || strings.Contains(answer, "secret") {
+			t.Errorf("%s: %d %s, want %d", query, status, answer, want)
+		}
+	}
+}

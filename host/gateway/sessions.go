@@ -253,8 +253,12 @@ func (s sessionRoutes) setRootAgent(ctx *fasthttp.RequestCtx, by caller, q *comm
 	if q.Session != owner.Actor.Key {
 		return sessionNotFound(q.Session)
 	}
-	if q.Agent == "" {
+	switch q.Agent {
+	case "":
 		q.Agent = owner.Actor.Agent
+	case owner.Actor.Agent, by.Actor.Agent:
+	default: // a conversation that its run is no part of
+		return refusalProblem(actor.AgentNotFound(q.Agent))
 	}
 	return nil
 }
