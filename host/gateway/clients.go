@@ -17,7 +17,7 @@ import (
 
 // clientOf returns the client of the node for which a request acts.
 func clientOf(s *Server, by *caller) *client.Client {
-	c := &client.Client{Node: nodeOf(s, by), By: by.Principal, Share: by.shareKey(), Key: by.Key, Keys: s.config.Keys, Agents: by.agents, DecisionScope: s.config.ApprovalScope, Stopping: s.stopping}
+	c := &client.Client{Node: nodeOf(s, by), By: by.Principal, Share: by.shareKey(), Key: by.Key, Keys: s.config.Keys, Agents: by.agents, NamesUsers: by.namesUsers || by.namedBy != "", DecisionScope: s.config.ApprovalScope, Stopping: s.stopping}
 	if by.expires != 0 {
 		c.Keys = expiringKeys{s.config.Keys, by.expires}
 	}

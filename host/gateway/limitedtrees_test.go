@@ -206,3 +206,19 @@ func TestRunTokenReadsItsConversation(t *testing.T) {
 		}
 	}
 }
+
+// A key that names users asks as one of them; it is not somebody else who decides.
+func TestKeyThatNamesUsersIsNobodyElse(t *testing.T) {
+	d, _ := startBuyer(t, Config{}, `"approver":"other"`)
+	site := []string{"Authorization", "Bearer " + d.createLimitedKey(`{"act_as_user":true,"scopes":["call","read"]}`)}
+	a := d.buy(append(site, userHeader, "carol")...)
+	for _, query := range []string{"?user=carol", ""} {
+		headers := site
+		if query == "" {
+			headers = append(site[:2:2], userHeader, "carol")
+		}
+		if status, _, answer := d.do("POST", "/v1/approvals/"+a.ID+":decide"+query, approve, headers...); status != 403 {
+			t.Errorf("%s: %d %s", query, status, answer)
+		}
+	}
+}

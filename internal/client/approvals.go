@@ -38,7 +38,7 @@ func (c *Client) MayDecide(ctx context.Context, found *command.ToolCall) error {
 		if err != nil {
 			return err
 		}
-		requests = c.By.User == root.Record.User
+		requests = c.By.User == root.Record.User || found.Approver == runs.ApproverOther && c.NamesUsers && !operator
 	}
 	switch {
 	case found.Approver == command.ApproverUnknown:

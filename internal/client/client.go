@@ -30,6 +30,8 @@ type Client struct {
 	Agents []string
 	// DecisionScope is the scope needed to decide about tool calls whose policy names no approver; "": none.
 	DecisionScope ingress.Scope
+	// NamesUsers is set for a key that speaks for any user: it is no other person than the one who asked.
+	NamesUsers bool
 	// Trusted is set for a program that embeds the node and decides itself who may approve tool calls.
 	Trusted bool
 	// Stopping is closed when the face of the client stops, which ends every wait.
