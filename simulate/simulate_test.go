@@ -99,8 +99,9 @@ func TestNondeterministicAgentIsDetected(t *testing.T) {
 		turns++
 		return fmt.Sprint(turns), nil
 	})))}}
-	r, err := Run(team, Options{Seeds: 1, Faultless: true})
-	if err != nil || r.OK() || r.Failures[0].Property != sim.SameTurns {
+	r, err := Run(team, Options{Seeds: 10, Faultless: true})
+	found := slices.ContainsFunc(r.Failures, func(f Failure) bool { return f.Property == sim.SameTurns })
+	if err != nil || !found { // a seed without a replayed turn differs from its second run
 		t.Errorf("%+v, %v", r, err)
 	}
 }
