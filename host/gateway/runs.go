@@ -109,7 +109,9 @@ func (s *Server) appendTree(ctx context.Context, by caller, id actor.CallID) ([]
 // not name them, so they are searched among the runs that began while it was open.
 func detachedCalls(ctx context.Context, s *Server, by caller, run *command.Run) (all []actor.CallID, err error) {
 	r := &run.Record
-	q := command.RunsQuery{Filter: runs.Filter{Root: r.Root, Parent: run.Owner.Run, Since: r.Created, Calls: true}, Limit: RunsMax}
+	// IDs have whole milliseconds: one of the same millisecond is that of a time before.
+	since := r.Created.Add(-time.Millisecond)
+	q := command.RunsQuery{Filter: runs.Filter{Root: r.Root, Parent: run.Owner.Run, Since: since, Calls: true}, Limit: RunsMax}
 	if r.Ended != 0 {
 		q.Filter.Until = r.Ended.Add(time.Second)
 	}
