@@ -168,7 +168,7 @@ let mayReadTasks = true; // a customer may not
 let tasksOf = ""; // the runs for which they were read
 async function showTasks() {
   const c = current;
-  if (!c || !mayReadTasks) return tasks.show({});
+  if (!c || !mayReadTasks || c.deleting || c.runs.size === 0) return tasks.show({}); // before the first run there is no session to ask
   try {
     const state = await request("GET", `/v1/sessions/${encodeURIComponent(c.id)}/state`);
     if (c === current) tasks.show(state.pendingRequests);
