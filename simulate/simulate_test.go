@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,10 +95,9 @@ func TestTeamOfAllAgentKinds(t *testing.T) {
 // An agent whose result depends on more than its message is detected, because its
 // replayed turn differs.
 func TestNondeterministicAgentIsDetected(t *testing.T) {
-	turns := 0
+	var turns atomic.Int64 // seeds run at the same time
 	team := &Team{Agents: []actor.Definition{agents.Define("impure", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-		turns++
-		return fmt.Sprint(turns), nil
+		return fmt.Sprint(turns.Add(1)), nil
 	})))}}
 	r, err := Run(team, Options{Seeds: 10, Faultless: true})
 	found := slices.ContainsFunc(r.Failures, func(f Failure) bool { return f.Property == sim.SameTurns })
