@@ -71,8 +71,8 @@ func (s tokenRoute) checkAgents(ctx *fasthttp.RequestCtx, names []string) *probl
 	return nil
 }
 
-// issuing reports whether a key has issued tokens. From then on a bearer that is none of this server is
-// refused also where no key is required: a page whose token is damaged MUST NOT become the local user.
+// issuing reports whether one of the keys has issued tokens. A bearer that is none of this server is refused
+// then also where no key is required: a page whose token is damaged MUST NOT become the local user.
 func (k *Keys) issuing() bool {
 	for _, e := range k.entries() {
 		if e.IssuesTokens {

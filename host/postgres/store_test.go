@@ -192,9 +192,7 @@ func TestSecondProcessIsFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Exec(url, "UPDATE troupe.logs SET owner = 'another', epoch = epoch + 1")
-	writer := store.NewWriter(store.WriterConfig{Node: "n1", From: b.Mark()})
-	writer.Append([]store.Entry{message(id, 2)})
-	next, _ := writer.Next()
+	next := batchAfter(t, b.Mark(), message(id, 2))
 	if err := s.Append(&next); !errors.As(err, new(store.Fenced)) {
 		t.Errorf("append under an old epoch: %v", err)
 	}
@@ -208,7 +206,12 @@ func TestSecondProcessIsFenced(t *testing.T) {
 
 func batch(t *testing.T, s *Store, entries ...store.Entry) store.Batch {
 	t.Helper()
-	w := store.NewWriter(store.WriterConfig{Node: s.Node(), From: s.End()})
+	return batchAfter(t, s.End(), entries...)
+}
+
+func batchAfter(t *testing.T, end store.Mark, entries ...store.Entry) store.Batch {
+	t.Helper()
+	w := store.NewWriter(store.WriterConfig{Node: "n1", From: end})
 	w.Append(entries)
 	b, ok := w.Next()
 	if !ok {
@@ -233,9 +236,7 @@ func TestLostAnswerIsSettled(t *testing.T) {
 	if stored, err := s.Settle(&b); !stored || err != nil {
 		t.Fatalf("stored batch: %v, %v", stored, err)
 	}
-	w := store.NewWriter(store.WriterConfig{Node: "n1", From: b.Mark()})
-	w.Append([]store.Entry{message(id, 2)})
-	next, _ := w.Next()
+	next := batchAfter(t, b.Mark(), message(id, 2))
 	_ = s.conn.Close(context.Background())
 	if stored, err := s.Settle(&next); stored || err != nil {
 		t.Fatalf("batch that was not sent: %v, %v", stored, err)
@@ -259,9 +260,7 @@ func TestRewoundDatabaseIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Exec(url, "UPDATE troupe.logs SET batch = 0, pos = 0, hash = ''")
-	w := store.NewWriter(store.WriterConfig{Node: "n1", From: b.Mark()})
-	w.Append([]store.Entry{message(id, 2)})
-	next, _ := w.Next()
+	next := batchAfter(t, b.Mark(), message(id, 2))
 	if err := s.Append(&next); err == nil || !strings.Contains(err.Error(), "does not continue") {
 		t.Errorf("append: %v", err)
 	}
@@ -284,6 +283,9 @@ func TestRefusedDatabases(t *testing.T) {
 		"asynchronous":       {url: url + "?options=-csynchronous_commit%3Doff", want: "synchronous_commit"},
 		"read-only":          {url: url + "?options=-cdefault_transaction_read_only%3Don", want: "read-only"},
 		"newer schema":       {url: url, want: "schema version 99", prepare: func() { server.Exec(url, "UPDATE troupe.schema SET version = 99") }},
+		"another format":     {url: url, want: "has format", prepare: func() { server.Exec(url, "UPDATE troupe.store SET format = '1'") }},
+		"more logs":          {url: url, want: "has 16 logs", prepare: func() { server.Exec(url, "UPDATE troupe.store SET logs = 16") }},
+		"part of a store":    {url: url, want: "an import was not completed", prepare: func() { server.Exec(url, "DELETE FROM troupe.store") }},
 		"no right to create": {url: strings.Replace(other, "troupe@", "guest@", 1), want: "may not do this", prepare: func() { server.Exec(other, "CREATE ROLE guest LOGIN") }},
 	} {
 		if c.prepare != nil {
@@ -300,9 +302,8 @@ func TestRefusedDatabases(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", what, err, c.want)
 		}
-		if what == "newer schema" {
-			server.Exec(url, "UPDATE troupe.schema SET version = 2")
-		}
+		server.Exec(url, "UPDATE troupe.schema SET version = 2; INSERT INTO troupe.store (node, logs, format, secret) VALUES ('n1', 1, '', '') ON CONFLICT DO NOTHING")
+		server.Exec(url, "UPDATE troupe.store SET logs = 1, format = $1", string(store.FormatRow().Value))
 	}
 }
 
@@ -359,9 +360,7 @@ func TestReadOnlyBesideTheWriter(t *testing.T) {
 	if saved, err := r.Load(id); err != nil || len(saved.Entries) != 1 {
 		t.Errorf("%d entries, error %v", len(saved.Entries), err)
 	}
-	w := store.NewWriter(store.WriterConfig{Node: "n1", From: b.Mark()})
-	w.Append([]store.Entry{message(id, 2)})
-	next, _ := w.Next()
+	next := batchAfter(t, b.Mark(), message(id, 2))
 	if err := s.Append(&next); err != nil {
 		t.Errorf("the writer was disturbed: %v", err)
 	}
