@@ -4,6 +4,8 @@ package engine
 
 import (
 	"errors"
+	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,6 +67,21 @@ func TestAdmissionRefusesWhileDiskLags(t *testing.T) {
 	check("disk full", actor.Unavailable)
 	log.full = nil
 	check("disk has space again", 0)
+}
+
+// A disk without space is named by the field, so that clients can tell it; a store that is away passes
+// sooner, and is not.
+func TestStoreThatIsAwayIsNotFull(t *testing.T) {
+	full, away := storageFull(fmt.Errorf("no space: %w", syscall.ENOSPC)), storageFull(errors.New("the database is away"))
+	if full.Field != actor.StorageField || full.RetryAfter != 10*time.Second || full.Reason != actor.Unavailable {
+		t.Errorf("without space: %+v", full)
+	}
+	if away.Field != "" || away.RetryAfter != storeAway || away.Reason != actor.Unavailable || away.Detail != "the database is away" {
+		t.Errorf("away: %+v", away)
+	}
+	if storageFull(nil) != nil {
+		t.Error("no error is a refusal")
+	}
 }
 
 // A node measures its disk by the delay in its configuration, or by 2 s.
