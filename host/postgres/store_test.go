@@ -18,6 +18,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/postgrestest"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -281,7 +282,7 @@ func TestRefusedDatabases(t *testing.T) {
 		"no database":        {url: server.URL("absent"), want: "createdb"},
 		"other node":         {url: url, node: "n2", want: `belongs to node "n1"`},
 		"asynchronous":       {url: url + "?options=-csynchronous_commit%3Doff", want: "synchronous_commit"},
-		"read-only":          {url: url + "?options=-cdefault_transaction_read_only%3Don", want: "read-only"},
+		"read-only":          {url: url + "?options=-cdefault_transaction_read_only%3Don", want: "default_transaction_read_only"},
 		"newer schema":       {url: url, want: "schema version 99", prepare: func() { server.Exec(url, "UPDATE troupe.schema SET version = 99") }},
 		"another format":     {url: url, want: "has format", prepare: func() { server.Exec(url, "UPDATE troupe.store SET format = '1'") }},
 		"more logs":          {url: url, want: "has 16 logs", prepare: func() { server.Exec(url, "UPDATE troupe.store SET logs = 16") }},
@@ -336,6 +337,40 @@ func TestIdleConnectionIsReplaced(t *testing.T) {
 	}
 }
 
+// A scan of several pages shows the state at its beginning, whatever is written meanwhile.
+func TestScanShowsOneState(t *testing.T) {
+	s := mustOpen(t, postgrestest.Start(t).Database(), Options{})
+	const count = 200
+	key := func(i int) []byte { return fmt.Appendf(nil, "z/%03d", i) }
+	var rows []store.Row
+	for i := range count {
+		rows = append(rows, store.Row{Key: key(i), Value: []byte("old")})
+	}
+	if err := s.Apply(rows); err != nil {
+		t.Fatal(err)
+	}
+	for name, scan := range map[string]func(from, to []byte, each func(key, value []byte) bool) error{"forwards": s.Scan, "backwards": s.ScanBack} {
+		n := 0
+		err := scan([]byte("z/"), []byte("z0"), func(k, value []byte) bool {
+			if n++; n == 1 {
+				if err := s.Apply([]store.Row{{Key: key(3), Value: []byte("new")}, {Key: key(count - 3), Value: []byte("new")}, {Key: key(100), Delete: true}}); err != nil {
+					t.Error(err)
+				}
+			}
+			if string(value) != "old" {
+				t.Errorf("%s: %s is %s", name, k, value)
+			}
+			return true
+		})
+		if err != nil || n != count {
+			t.Errorf("%s: %d rows, error %v", name, n, err)
+		}
+		if err := s.Apply(rows); err != nil { // as before
+			t.Fatal(err)
+		}
+	}
+}
+
 // No password of a URL is in an error or a log line.
 func TestPasswordsAreNotShown(t *testing.T) {
 	for _, url := range []string{"postgres://u:s3cret@127.0.0.1:1/x", "postgres://u@127.0.0.1:1/x?password=s3cret", "postgres://u:s3cret@%zz/x",
@@ -377,6 +412,11 @@ func TestQueriesAreRefusedWhileAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Kill(syscall.SIGQUIT)
+	until(t, "a store without work notices the outage", func() bool { return s.Full() != nil })
+	server.Run()
+	until(t, "a store without work notices its end", func() bool { return s.Full() == nil })
+
+	server.Kill(syscall.SIGQUIT)
 	if _, err := s.Queries().Load(id); !errors.As(err, new(store.Unavailable)) {
 		t.Errorf("query: %v", err)
 	}
@@ -388,10 +428,89 @@ func TestQueriesAreRefusedWhileAway(t *testing.T) {
 		}
 		loaded <- err
 	}()
-	until(t, "a store without work notices the outage", func() bool { return s.Full() != nil })
+	until(t, "a read that waits tells of the outage", func() bool { return s.down.Load() != nil })
 	server.Run()
 	if err := <-loaded; err != nil {
 		t.Errorf("load: %v", err)
 	}
-	until(t, "a store without work notices its end", func() bool { return s.Full() == nil })
+}
+
+// A connection whose client froze in the middle of a transaction holds the row of the log, and no time-out
+// of the server ends it. The next connection does.
+func TestHalfSentTransactionIsEnded(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s := mustOpen(t, url, Options{})
+	ctx := context.Background()
+	frozen, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer frozen.Close(ctx) //nolint:errcheck // the server has ended it
+	if _, err := frozen.Exec(ctx, "SET application_name = 'troupe n1'; BEGIN; SELECT 1 FROM troupe.logs FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	s.pid = int32(frozen.PgConn().PID())
+	_ = s.conn.Close(ctx)
+	b := batch(t, s, message(actor.NewID("writer", "a"), 1))
+	stored := make(chan error, 1)
+	go func() { stored <- s.Append(&b) }()
+	select {
+	case err := <-stored:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the batch waits for a connection whose client is gone")
+		_ = frozen.Close(ctx)
+		<-stored
+	}
+}
+
+// A deleted session is gone for readers and in the tables with its entry, before it is erased, also after a
+// restart.
+func TestDeletedSessionIsGoneAtOnce(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s := mustOpen(t, url, Options{})
+	id, run := actor.NewID("writer", "s-1"), actor.NewCallID(5, 1, 1)
+	accepted := store.Entry{Actor: id, N: 1, Record: store.Accepted{At: 5, Call: actor.Call{ID: run, Root: run, To: id, Operation: actor.HandleMessageFull,
+		Kind: actor.Waiting, Lane: actor.Normal, Left: 1000, Attempt: 1, Origin: actor.Human, Parts: actor.Text("secret")}}}
+	ended := store.Entry{Actor: id, N: 2, Record: store.Ended{Call: run, At: 6, Until: 7, Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text("done")}}}
+	end := store.Mark{}
+	write := func(s *Store, entries ...store.Entry) {
+		t.Helper()
+		b := batchAfter(t, end, entries...)
+		if err := s.Append(&b); err != nil {
+			t.Fatal(err)
+		}
+		end = b.Mark()
+	}
+	listed := func(s *Store) (n, rows int) {
+		t.Helper()
+		page, err := s.Runs(id.Tenant, runs.Filter{Calls: true}, actor.CallID{}, 10)
+		if err == nil {
+			err = s.gets.QueryRow(context.Background(), "SELECT (SELECT count(*) FROM troupe.runs) + (SELECT count(*) FROM troupe.sessions)").Scan(&rows)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(page.All), rows
+	}
+	write(s, accepted)
+	write(s, ended)
+	if n, rows := listed(s); n != 1 || rows != 2 {
+		t.Errorf("%d runs and %d rows before the deletion", n, rows)
+	}
+	write(s, store.ForgottenEntry(id.Tenant, "s-1", 0, 0, 8))
+	if n, rows := listed(s); n != 0 || rows != 0 {
+		t.Errorf("%d runs and %d rows after it", n, rows)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := mustOpen(t, url, Options{})
+	if n, rows := listed(again); n != 0 || rows != 0 {
+		t.Errorf("%d runs and %d rows after a restart", n, rows)
+	}
 }
