@@ -247,8 +247,8 @@ func TestTurnContinuesAfterRestart(t *testing.T) {
 	}
 }
 
-// A turn goes on after Send. The outcome comes back as a message of its session, over a restart of the server, and
-// until then it is pending.
+// A turn continues after Send. The call is pending until its outcome is a message of the session, also over a
+// restart of the server.
 func TestSendComesBackAfterRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	heard := make(chan string, 1)

@@ -53,12 +53,12 @@ func ParseApprovalStatus(text string) (ApprovalStatus, error) {
 // Ended reports whether the state has no successor.
 func (s ApprovalStatus) Ended() bool { return s > ApprovalStatusPending }
 
-// Who decides about a call that requires an approval. Without any of them it is whoever may decide on the
-// server, but no customer.
+// The approvers of a call that requires an approval. Without one of them, every principal with the right to
+// decide on this server is an approver, but no customer.
 const (
 	ApproverRequester = "requester" // the user who began the tree of the run, and operators
 	ApproverOperator  = "operator"  // operators
-	ApproverOther     = "other"     // whoever may decide, but not the user who began the tree of the run
+	ApproverOther     = "other"     // every principal with that right but the user who began the tree of the run
 )
 
 // Approvers are the values of the field approver of rules and tools.

@@ -523,8 +523,8 @@ func TestRefusedDetachedCalls(t *testing.T) {
 	n.want(n.send("a/s-1", askB), "Rejected")
 }
 
-// The time has three names. An address of its own is no foreign one, and a correlation of the asker comes back beside
-// that of the server.
+// The time-out may have three names. The asker may give its own address and a correlation of its own, which is
+// returned beside that of the server.
 func TestSpellingsOfDetachedCalls(t *testing.T) {
 	n := newNode(t, 1, agent("a", sending()), agent("b", sleeping(9*time.Second)))
 	run := n.send("a/s-1", strings.Join([]string{

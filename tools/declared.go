@@ -70,8 +70,8 @@ type Declared struct {
 	URL         string            `json:"url,omitzero"`     // {name} is replaced by the escaped argument of that name
 	Method      string            `json:"method,omitzero"`  // POST if absent
 	Headers     map[string]Header `json:"headers,omitzero"` // further headers of the request
-	// Identity says how the server is told who asks, one of Identities. {{user}}, {{session}}, {{agent}} and {{run}} in
-	// URL, headers and body are then replaced.
+	// Identity is the form in which the server gets the user of a call, one of Identities. With one, {{user}},
+	// {{session}}, {{agent}} and {{run}} in URL, headers and body are replaced.
 	Identity string `json:"identity,omitzero"`
 	// Body is the JSON body of the request, in which a string "{name}" is replaced by the
 	// argument of that name. If absent, the arguments are the body, or the query of a GET.

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Values of the field identity of tools and MCP servers: how a server is told who asks. Without one it is
-// not: a service of somebody else does not learn who the users are.
+// Values of the field identity of tools and MCP servers: the form in which a server gets the user of a call.
+// Without one it gets none, so that a third party does not learn the names of users.
 const (
 	IdentityHeaders = "headers" // in headers X-Troupe-…, for MCP in _meta
 	IdentityJWT     = "jwt"     // likewise, and signed; see ingress.Signer

@@ -12,11 +12,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Identity is who asks for a call of a tool, as the server that performs it is told. Nothing in it comes
+// Identity is the origin of a call of a tool, for the server that performs the call. Nothing in it comes
 // from a model or from the arguments of the call.
 type Identity struct{ User, Session, Agent, Run string }
 
-// IdentityOf returns who asks for the calls of a run, by the call that the run answers.
+// IdentityOf returns the identity in the tool calls of a run, from the call that the run answers.
 func IdentityOf(run *actor.Call) Identity {
 	return Identity{run.Principal, run.To.Key, run.To.Agent, run.ID.String()}
 }

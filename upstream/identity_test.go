@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// The identity of a call is escaped for the place where it stands, and no argument stands in for it.
+// The identity of a call is escaped for its place in the request, and no argument replaces it.
 func TestIdentityInRequests(t *testing.T) {
 	who := func(user string) *upstream.Identity {
 		return &upstream.Identity{User: user, Session: "s-1", Agent: "front", Run: "r-1"}

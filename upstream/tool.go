@@ -49,7 +49,7 @@ type ToolInput struct {
 	Trace     string // see actor.Call.Trace; an invalid one is omitted
 
 	// Identity is sent in headers and for placeholders {{user}}, {{session}}, {{agent}} and {{run}} of URL, headers
-	// and body; nil: the server is not told who asks.
+	// and body; nil: the server does not get the user.
 	Identity *Identity
 	Signed   string // form of Identity that the server signed; "": none
 }

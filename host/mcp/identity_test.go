@@ -11,7 +11,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// A server is told who asks in each call, and only if its configuration says so.
+// A server gets the user of each call only if its configuration demands it.
 func TestMetaHasIdentityIfAskedFor(t *testing.T) {
 	call := engine.ToolCall{ID: runs.ToolCallID{Run: actor.NewCallID(1, 2, 3)}, Call: actor.Call{ID: actor.NewCallID(1, 2, 3), Principal: "alice", To: actor.NewID("front", "s-1")}}
 	for _, identity := range []string{"", tools.IdentityHeaders} {
