@@ -219,20 +219,3 @@ func (s *Store) apply(rows []store.Row) error {
 		return nil
 	}
 }
-
-// note records that the database is away.
-func (s *Store) note(err error) {
-	if o := (&outage{time.Now(), explain(err)}); s.down.CompareAndSwap(nil, o) {
-		s.logger.Error("the database does not accept writes: new work is refused until it does", "error", o.err.Error())
-	}
-}
-
-// wait waits before the next attempt. It returns false if the store closes and the database was
-// away for too long.
-func (s *Store) wait(d time.Duration) bool {
-	if at := s.closing.Load(); at != nil && time.Since(*at) > closePatience {
-		return false
-	}
-	time.Sleep(d)
-	return true
-}

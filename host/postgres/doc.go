@@ -22,14 +22,16 @@
 //
 // # Files
 //
-//	append.go   the transaction of a batch, and how a lost answer is settled
-//	connect.go  connections, and the databases that are refused
-//	import.go   the content of another store
-//	json.go     jsonb of any bytes
-//	kv.go       the rows
-//	migrate.go  the schema
-//	move.go     stores between folders and databases
-//	rebuild.go  the tables from the log
-//	store.go    opening, the secret, the space that users have
-//	tables.go   the tables for people
+//	append.go     the transaction of a batch, and how a lost answer is settled
+//	connect.go    connections, and the databases that are refused
+//	import.go     the content of another store
+//	json.go       jsonb of any bytes
+//	kv.go         the rows
+//	migrate.go    the schema
+//	move.go       stores between folders and databases
+//	outage.go     times in which the database is away
+//	rebuild.go    the tables from the log
+//	store.go      opening, the secret, the space that users have
+//	tables.go     the tables for people
+//	toolcalls.go  rows of tool calls and their approvals
 package postgres

@@ -73,17 +73,6 @@ var (
 	_ store.Reader     = (*Store)(nil)
 )
 
-// outage is a time in which the database accepts no writes.
-type outage struct {
-	since time.Time
-	err   error
-}
-
-// Error implements error.
-func (o *outage) Error() string {
-	return fmt.Sprintf("the database accepts no writes since %s: %v", o.since.UTC().Format(time.RFC3339), o.err)
-}
-
 // InUseError reports that another process writes the store.
 type InUseError struct{ Owner string }
 
@@ -368,48 +357,6 @@ func NewLog(s *Store) *logs.Log {
 	})
 }
 
-// Full returns an error while the database accepts no writes. It asks it now and then, because a server
-// without work would not notice an outage, nor its end.
-func (s *Store) Full() error {
-	now := time.Now().UnixNano()
-	if last := s.probed.Load(); now-last > int64(probeEvery) && s.closing.Load() == nil && s.probed.CompareAndSwap(last, now) {
-		s.probes.Go(s.probe)
-	}
-	if o := s.down.Load(); o != nil {
-		return o
-	}
-	return nil
-}
-
-// probeEvery is the time between two probes, and the time that one may take.
-const probeEvery = time.Second
-
-// probe finds out whether the database is away or back. While a batch waits, its Append finds out.
-func (s *Store) probe() {
-	ctx, cancel := context.WithTimeout(context.Background(), probeEvery)
-	defer cancel()
-	_, err := s.gets.Exec(ctx, "SELECT 1")
-	switch {
-	case s.closing.Load() != nil:
-	case err != nil:
-		s.note(err)
-	case s.writing.TryLock():
-		defer s.writing.Unlock()
-		if s.pending != nil {
-			return
-		}
-		// The connection that writes holds the lock that keeps other processes from starting.
-		if _, err := s.conn.Exec(ctx, "SELECT 1"); err != nil {
-			_ = s.conn.Close(ctx)
-		}
-		if err := s.reconnect(); err != nil {
-			s.note(err)
-		} else {
-			s.recovered()
-		}
-	}
-}
-
 // Erase implements store.Forgetter. It may run at the same time as Append.
 func (s *Store) Erase(node actor.NodeID, durable uint64) (more bool, err error) {
 	s.writing.Lock()
@@ -478,13 +425,6 @@ func (s *Store) PurgeOwed() bool { return false }
 
 // Purge does nothing: vacuum removes deleted content.
 func (s *Store) Purge(context.Context) error { return nil }
-
-// recovered notes that the database accepts writes.
-func (s *Store) recovered() {
-	if o := s.down.Swap(nil); o != nil {
-		s.logger.Info("the database accepts writes again", "away", time.Since(o.since).Round(time.Millisecond).String())
-	}
-}
 
 // Close closes the store. A Log over it MUST be closed first.
 func (s *Store) Close() error {
