@@ -21,7 +21,7 @@ import (
 // starts.
 func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	n, err := node.Open(node.Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits()}, log)
+	n, err := node.Open(node.Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits()}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 func writeRuns(t *testing.T, n int) (dir, oldest string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "data")
-	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})
+	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func TestShownRunHasClampedTimes(t *testing.T) {
 			return "", err
 		}
 	}
-	n, err := service.Open(service.Config{Node: node.Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
+	n, err := service.Open(service.Config{Node: node.Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
 		Native: []actor.Definition{def("longest", wait(longest)), def("longer", wait(longest+time.Hour)), def("caller", func(t *agents.Turn) (string, error) {
 			return t.Call("echo", "hi", agents.Within(time.Hour))
 		}), def("echo", func(t *agents.Turn) (string, error) { return t.Message(), nil })}}}, slog.New(slog.DiscardHandler))
@@ -131,7 +131,7 @@ func TestParkedRunIsShownAndRetried(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	serve := func(a agents.Agent) (*service.Service, string) {
 		t.Helper()
-		n, err := service.Open(service.Config{Node: node.Config{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
+		n, err := service.Open(service.Config{Node: node.Config{Data: dir, Name: "n1", WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
 			Native: []actor.Definition{agents.Define("a", "1", "Waits.", agents.Blocking(a))}}}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)

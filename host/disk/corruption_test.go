@@ -151,7 +151,7 @@ func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 // anchor then reveals the loss.
 func TestAnchorDetectsTruncatedLog(t *testing.T) {
 	dir := t.TempDir()
-	d := mustOpen(t, dir, Options{})
+	d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 	l, s := NewLog(d), newEntryGenerator("a")
 	for range 60 {
 		commit(l, s.next())
@@ -231,7 +231,7 @@ func TestCorruptionErrorsNameFile(t *testing.T) {
 // Damaged. Examine reports the missing batches.
 func TestDamagedStoreIsReadable(t *testing.T) {
 	from := t.TempDir()
-	d := mustOpen(t, from, Options{})
+	d := mustOpen(t, from, Options{WriteBuffer: 1 << 20})
 	l, s := NewLog(d), newEntryGenerator("a")
 	const flushed, all = 200, 500
 	for n := range all {
@@ -291,7 +291,7 @@ func TestWALIsPreservedUntilVerified(t *testing.T) {
 	}
 	preserved := filepath.Join(dir, preservedDir, filepath.Base(log))
 	for range 2 {
-		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "the original log is preserved in kept") {
+		if _, err := Open(dir, "n1", Options{WriteBuffer: 1 << 20}); err == nil || !strings.Contains(err.Error(), "the original log is preserved in kept") {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(preserved); err != nil || !bytes.Equal(got, bad) {
@@ -309,12 +309,12 @@ func TestWALIsPreservedUntilVerified(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "write-ahead log") {
+		if _, err := Open(dir, "n1", Options{WriteBuffer: 1 << 20}); err == nil || !strings.Contains(err.Error(), "write-ahead log") {
 			t.Fatal(err)
 		}
 	}
 	intact := newTestStore(t, 30)
-	d := mustOpen(t, intact, Options{})
+	d := mustOpen(t, intact, Options{WriteBuffer: 1 << 20})
 	mustClose(t, d)
 	if _, err := os.Stat(filepath.Join(intact, preservedDir)); !os.IsNotExist(err) {
 		t.Errorf("an intact store has a preserved log: %v", err)

@@ -21,7 +21,7 @@ func TestReopenKeepsCommittedEntries(t *testing.T) {
 	s := newEntryGenerator("alice")
 	var end store.Mark
 	for range 4 {
-		d := mustOpen(t, dir, Options{})
+		d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 		if d.End() != end {
 			t.Fatalf("log ends at %+v, want %+v", d.End(), end)
 		}
@@ -33,7 +33,7 @@ func TestReopenKeepsCommittedEntries(t *testing.T) {
 		end = l.Synced().End
 		mustClose(t, d)
 	}
-	d := mustOpen(t, dir, Options{})
+	d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 	if n, err := checkEntries(d, s.id); n != 100 || err != nil {
 		t.Errorf("got %d entries, error %v, want 100", n, err)
 	}
@@ -53,7 +53,7 @@ func TestReadOnlyOpenChangesNothing(t *testing.T) {
 	if _, err := Open(filepath.Join(dir, "nowhere"), "", Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("missing directory: got %v", err)
 	}
-	d := mustOpen(t, dir, Options{})
+	d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 	l, s := NewLog(d), newEntryGenerator("alice")
 	commit(l, s.next(), s.next(), s.next())
 	mustClose(t, l, d)
@@ -94,7 +94,7 @@ func listing(t *testing.T, dir string) string {
 
 func TestLockExcludesSecondProcess(t *testing.T) {
 	dir := t.TempDir()
-	d := mustOpen(t, dir, Options{})
+	d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 	for _, options := range []Options{{}, {ReadOnly: true}} {
 		_, err := Open(dir, "n1", options)
 		if held, ok := errors.AsType[InUseError](err); !ok || held.PID != os.Getpid() || !strings.Contains(err.Error(), "is in use by process ") || strings.Contains(err.Error(), "\n") {
@@ -102,7 +102,7 @@ func TestLockExcludesSecondProcess(t *testing.T) {
 		}
 	}
 	mustClose(t, d)
-	mustClose(t, mustOpen(t, dir, Options{}))
+	mustClose(t, mustOpen(t, dir, Options{WriteBuffer: 1 << 20}))
 }
 
 // A directory that is not a store of this node and format is refused and left
@@ -124,7 +124,7 @@ func TestOpenRefusesForeignDirectory(t *testing.T) {
 	}
 	ours := func(change func(t *testing.T, dir string)) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
-			d := mustOpen(t, dir, Options{})
+			d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 			l, s := NewLog(d), newEntryGenerator("alice")
 			commit(l, s.next())
 			mustClose(t, l, d)
@@ -160,7 +160,7 @@ func TestOpenRefusesForeignDirectory(t *testing.T) {
 			dir := t.TempDir()
 			c.prepare(t, dir)
 			before := listing(t, dir)
-			_, err := Open(dir, "n1", Options{})
+			_, err := Open(dir, "n1", Options{WriteBuffer: 1 << 20})
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "store "+dir+": ") {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -175,12 +175,12 @@ func TestOpenRefusesForeignDirectory(t *testing.T) {
 // refused even if its FORMAT file was replaced.
 func TestOpenChecksFormatKey(t *testing.T) {
 	dir := t.TempDir()
-	d := mustOpen(t, dir, Options{})
+	d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 	if err := d.Apply([]store.Row{{Key: []byte(store.FormatKey), Value: []byte("7")}}); err != nil {
 		t.Fatal(err)
 	}
 	mustClose(t, d)
-	if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), `store of format "7", this program reads format 3`) {
+	if _, err := Open(dir, "n1", Options{WriteBuffer: 1 << 20}); err == nil || !strings.Contains(err.Error(), `store of format "7", this program reads format 3`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -225,7 +225,7 @@ func TestFullDiskRefusesNewWork(t *testing.T) {
 func TestCrashDuringCreationIsRecoverable(t *testing.T) {
 	for _, left := range [][]string{{}, {"LOCK"}, {"LOCK", "HOLDER", "FORMAT.new"}, {"LOCK", "FORMAT"}, {"FORMAT", "ANCHOR.new"}, {"FORMAT", "ANCHOR"}} {
 		whole := t.TempDir()
-		mustClose(t, mustOpen(t, whole, Options{}))
+		mustClose(t, mustOpen(t, whole, Options{WriteBuffer: 1 << 20}))
 		dir := t.TempDir()
 		for _, name := range left {
 			content, _ := os.ReadFile(filepath.Join(whole, name))
@@ -233,7 +233,7 @@ func TestCrashDuringCreationIsRecoverable(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d, err := Open(dir, "n1", Options{})
+		d, err := Open(dir, "n1", Options{WriteBuffer: 1 << 20})
 		if err != nil {
 			t.Errorf("files %v: %v", left, err)
 			continue

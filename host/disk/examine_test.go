@@ -55,7 +55,7 @@ func TestExamineContinuesPastDamage(t *testing.T) {
 	if whole.Wrong != 0 || whole.Entries != 20 || whole.Actors != 1 {
 		t.Fatalf("%+v", whole)
 	}
-	d := mustOpen(t, dir, Options{})
+	d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 	for _, batch := range []uint64{3, 7} {
 		if err := d.db.Set(partKey(batch), []byte("?"), pebble.Sync); err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ func TestExamineContinuesPastDamage(t *testing.T) {
 		t.Errorf("empty directory: got %v", err)
 	}
 	dir = newTestStore(t, 1)
-	d = mustOpen(t, dir, Options{})
+	d = mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 	defer mustClose(t, d)
 	if _, err := Examine(dir, Options{}, nil); err == nil || !strings.Contains(err.Error(), "in use by") {
 		t.Errorf("store in use: got %v", err)
@@ -133,7 +133,7 @@ func TestDamagedRowIsNamed(t *testing.T) {
 			if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 				t.Fatal(err)
 			}
-			d := mustOpen(t, dir, Options{})
+			d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 			if _, ok, err := d.Get([]byte(c.key)); !ok || err != nil {
 				t.Fatalf("%s: no key %s, error %v", c.name, c.key, err)
 			}
@@ -153,7 +153,7 @@ func TestDamagedRowIsNamed(t *testing.T) {
 			if x.Wrong == 0 || !missing && !slices.ContainsFunc(x.Findings, func(f store.Finding) bool { return strings.Contains(f.Where+f.What, c.key) }) {
 				t.Errorf("%s, missing %v: no finding names %s: %+v", c.name, missing, c.key, x.Findings)
 			}
-			d, err := Open(dir, "n1", Options{})
+			d, err := Open(dir, "n1", Options{WriteBuffer: 1 << 20})
 			for _, s := range []*entryGenerator{alice, bob, carol} {
 				var saved store.Saved
 				if err == nil {
@@ -175,7 +175,7 @@ func TestDamagedRowIsNamed(t *testing.T) {
 
 func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 	dir := t.TempDir()
-	d := mustOpen(t, filepath.Join(dir, "data"), Options{})
+	d := mustOpen(t, filepath.Join(dir, "data"), Options{WriteBuffer: 1 << 20})
 	l := NewLog(d)
 	s := newEntryGenerator("alice")
 	var backups []string
@@ -198,14 +198,14 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 	mustClose(t, l, d)
 	for i, from := range backups {
 		to := filepath.Join(dir, "restored", filepath.Base(from))
-		x, err := Restore(from, to, Options{}, nil)
+		x, err := Restore(from, to, Options{WriteBuffer: 1 << 20}, nil)
 		if err != nil || x.Wrong != 0 {
 			t.Fatalf("restore: findings %+v, error %v", x.Findings, err)
 		}
-		if _, err := Restore(from, to, Options{}, nil); err == nil || !strings.Contains(err.Error(), "is not empty") {
+		if _, err := Restore(from, to, Options{WriteBuffer: 1 << 20}, nil); err == nil || !strings.Contains(err.Error(), "is not empty") {
 			t.Errorf("restore over a store: got %v", err)
 		}
-		d := mustOpen(t, to, Options{})
+		d := mustOpen(t, to, Options{WriteBuffer: 1 << 20})
 		n, err := checkEntries(d, actor.NewID("alice", "s-1"))
 		if err != nil || n < counts[i]-1 || n > counts[i] {
 			t.Errorf("backup %d: got %d entries, want %d or one less; error %v", i, n, counts[i], err)
@@ -213,12 +213,12 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 		mustClose(t, d)
 	}
 	// A damaged backup is not restored.
-	d = mustOpen(t, backups[1], Options{})
+	d = mustOpen(t, backups[1], Options{WriteBuffer: 1 << 20})
 	if err := d.db.Delete(partKey(2), pebble.Sync); err != nil {
 		t.Fatal(err)
 	}
 	mustClose(t, d)
-	if _, err := Restore(backups[1], filepath.Join(dir, "never"), Options{}, nil); err == nil || !strings.Contains(err.Error(), "findings, the first at "+string(partKey(2))) {
+	if _, err := Restore(backups[1], filepath.Join(dir, "never"), Options{WriteBuffer: 1 << 20}, nil); err == nil || !strings.Contains(err.Error(), "findings, the first at "+string(partKey(2))) {
 		t.Errorf("restore of a damaged backup: got %v", err)
 	}
 }
@@ -231,7 +231,7 @@ func TestRestoreLocksSource(t *testing.T) {
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpOpen && strings.HasPrefix(op.Path, dir) {
 			files++
-			if d, err := Open(from, "n1", Options{FreeFloor: 1}); err == nil {
+			if d, err := Open(from, "n1", Options{FreeFloor: 1, WriteBuffer: 1 << 20}); err == nil {
 				t.Errorf("source could be opened while %s was copied", filepath.Base(op.Path))
 				mustClose(t, d)
 			}
@@ -267,7 +267,7 @@ func TestReadOnReadOnlyFileSystem(t *testing.T) {
 	if x, err := Restore(from, dir, Options{fs: fs}, nil); err != nil || x.Wrong != 0 {
 		t.Errorf("got %+v, error %v", x, err)
 	}
-	d := mustOpen(t, from, Options{})
+	d := mustOpen(t, from, Options{WriteBuffer: 1 << 20})
 	if _, err := d.Secret(); err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +350,7 @@ func TestCopyChecksFreeSpaceOfTarget(t *testing.T) {
 
 // A Commit that panics on a closed log releases the log's lock.
 func TestCommitAfterCloseReleasesLock(t *testing.T) {
-	d := mustOpen(t, t.TempDir(), Options{})
+	d := mustOpen(t, t.TempDir(), Options{WriteBuffer: 1 << 20})
 	l, s := NewLog(d), newEntryGenerator("alice")
 	mustClose(t, l)
 	func() {
@@ -375,7 +375,7 @@ func TestCommitAfterCloseReleasesLock(t *testing.T) {
 // and counts the other entries.
 func TestExamineContinuesBehindDamagedBlock(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	d := mustOpen(t, dir, Options{})
+	d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 	l, s := NewLog(d), newEntryGenerator("alice")
 	const entries = 400
 	for range entries {
@@ -437,7 +437,7 @@ func (o *openCountFS) Open(name string, options ...vfs.OpenOption) (vfs.File, er
 // many actors. Pebble opens such a table again for each read and each estimate of a size.
 func TestExamineRarelyOpensDamagedTable(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	d := mustOpen(t, dir, Options{})
+	d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})
 	l := NewLog(d)
 	for i := range 40 {
 		s := newEntryGenerator(fmt.Sprintf("agent-%02d", i))

@@ -250,10 +250,10 @@ func TestBackupOfCutLog(t *testing.T) {
 	if err := Backup(d, l, dir+"/copy"); err != nil {
 		t.Fatal(err)
 	}
-	if x, err := Restore(dir+"/copy", dir+"/restored", Options{}, nil); err != nil || x.Wrong > 0 {
+	if x, err := Restore(dir+"/copy", dir+"/restored", Options{WriteBuffer: 1 << 20}, nil); err != nil || x.Wrong > 0 {
 		t.Fatalf("error %v, %+v", err, x.Findings)
 	}
-	r := mustOpen(t, dir+"/restored", Options{})
+	r := mustOpen(t, dir+"/restored", Options{WriteBuffer: 1 << 20})
 	if got := readsOf(t, r, s.id); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -14,7 +14,7 @@ import (
 // FORMAT of a store has a checksum: a missing one is damage.
 func TestFormatHasChecksum(t *testing.T) {
 	dir := t.TempDir()
-	mustClose(t, mustOpen(t, dir, Options{}))
+	mustClose(t, mustOpen(t, dir, Options{WriteBuffer: 1 << 20}))
 	path := filepath.Join(dir, formatFile)
 	b, err := os.ReadFile(path)
 	if want := "troupe store 3 of node n1, crc32c 85212bf2\n"; err != nil || string(b) != want {
@@ -27,7 +27,7 @@ func TestFormatHasChecksum(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Open(dir, "n1", Options{WriteBuffer: 1 << 20}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", content, err, want)
 		}
 	}
@@ -37,7 +37,7 @@ func TestFormatHasChecksum(t *testing.T) {
 // by a server and by an examination.
 func TestDamagedFormatIsNamed(t *testing.T) {
 	dir := t.TempDir()
-	mustClose(t, mustOpen(t, dir, Options{}))
+	mustClose(t, mustOpen(t, dir, Options{WriteBuffer: 1 << 20}))
 	whole, err := os.ReadFile(filepath.Join(dir, formatFile))
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestDamagedFormatIsNamed(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, formatFile), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, opened := Open(dir, "n1", Options{})
+		_, opened := Open(dir, "n1", Options{WriteBuffer: 1 << 20})
 		if opened == nil || !strings.Contains(opened.Error(), "file FORMAT: is damaged: ") {
 			t.Errorf("%s %d: got %v, want damage of FORMAT", what, at, opened)
 		}
@@ -68,7 +68,7 @@ func TestDamagedFormatIsNamed(t *testing.T) {
 // longest line has.
 func TestForeignFormatIsNotShown(t *testing.T) {
 	dir := t.TempDir()
-	mustClose(t, mustOpen(t, dir, Options{}))
+	mustClose(t, mustOpen(t, dir, Options{WriteBuffer: 1 << 20}))
 	if err := os.Remove(filepath.Join(dir, anchorFile)); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestForeignFormatIsNotShown(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, formatFile), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, opened := Open(dir, "n1", Options{})
+		_, opened := Open(dir, "n1", Options{WriteBuffer: 1 << 20})
 		_, examined := Examine(dir, Options{}, nil)
 		for _, err := range []error{opened, examined} {
 			if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "file FORMAT: is damaged: is no line such as ") {
@@ -90,7 +90,7 @@ func TestForeignFormatIsNotShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		d, err := Open(dir, actor.NodeID(longest), Options{})
+		d, err := Open(dir, actor.NodeID(longest), Options{WriteBuffer: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -114,6 +114,9 @@ func checkEntries(log store.Reader, id actor.ID) (uint64, error) {
 
 func mustOpen(t testing.TB, dir string, options Options) *Disk {
 	t.Helper()
+	if options.WriteBuffer == 0 {
+		options.WriteBuffer = 1 << 20 // the write-ahead log takes this much of the disk at once
+	}
 	d, err := Open(dir, "n1", options)
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ var readers = map[string]func(t *testing.T, dir string) error{
 		return err
 	},
 	"Restore": func(t *testing.T, dir string) error {
-		_, err := Restore(dir, filepath.Join(t.TempDir(), "restored"), Options{FreeFloor: 1}, nil)
+		_, err := Restore(dir, filepath.Join(t.TempDir(), "restored"), Options{FreeFloor: 1, WriteBuffer: 1 << 20}, nil)
 		return err
 	},
 }
@@ -49,7 +49,7 @@ func ignoreAbsent(err error) error {
 
 // openToWrite opens a store as a server does.
 func openToWrite(_ *testing.T, dir string) error {
-	d, err := Open(dir, "n1", Options{FreeFloor: 1, Ballast: 1 << 20})
+	d, err := Open(dir, "n1", Options{FreeFloor: 1, WriteBuffer: 1 << 20, Ballast: 1 << 20})
 	if err == nil {
 		_, secretErr := d.Secret()
 		err = errors.Join(secretErr, NewLog(d).Close(), d.Close())

@@ -97,7 +97,7 @@ func TestStoreIsPrivate(t *testing.T) {
 			}
 			mustClose(t, l, d)
 		}
-		if _, err := Restore(backup, restored, Options{FreeFloor: 1}, nil); err != nil {
+		if _, err := Restore(backup, restored, Options{FreeFloor: 1, WriteBuffer: 1 << 20}, nil); err != nil {
 			t.Fatal(err)
 		}
 		for _, dir := range []string{dir, backup, restored} {

@@ -19,7 +19,7 @@ func TestSecretIsCreatedOnce(t *testing.T) {
 	}
 	var first []byte
 	for i := range 3 {
-		d, err := Open(dir, "n1", Options{FreeFloor: 1})
+		d, err := Open(dir, "n1", Options{FreeFloor: 1, WriteBuffer: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestSecretIsCreatedOnce(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("permissions %v, want 0600: %v", info.Mode(), err)
 	}
-	d, err := Open(filepath.Join(t.TempDir(), "other"), "n1", Options{FreeFloor: 1})
+	d, err := Open(filepath.Join(t.TempDir(), "other"), "n1", Options{FreeFloor: 1, WriteBuffer: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestSecretIsDurable(t *testing.T) {
 
 func TestInvalidSecretIsRejected(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	d, err := Open(dir, "n1", Options{FreeFloor: 1})
+	d, err := Open(dir, "n1", Options{FreeFloor: 1, WriteBuffer: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -225,7 +225,7 @@ func TestReissuedEffectReplacesEarlierOne(t *testing.T) {
 // been read. It receives each actor once.
 func TestDueActorsAreReportedInGrowingBatches(t *testing.T) {
 	const open = 5 * dueBatchMin
-	d, err := disk.Open(t.TempDir(), "n1", disk.Options{FreeFloor: 1})
+	d, err := disk.Open(t.TempDir(), "n1", disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func testContext(t testing.TB) context.Context {
 
 func startNode(t testing.TB, dir string, change func(*Config), definitions ...actor.Definition) *node {
 	t.Helper()
-	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})
+	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func (echoTurn) Stop()                                       {}
 // requires the returned key.
 func startBenchGateway(b *testing.B) (address, key string) {
 	quietly := slog.New(slog.DiscardHandler)
-	n, err := node.Open(node.Config{Data: b.TempDir(), Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
+	n, err := node.Open(node.Config{Data: b.TempDir(), Name: "n1", WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
 		Native: []actor.Definition{echoAgent("none", actor.Volatile), echoAgent("durable", actor.Journaled)}}, quietly)
 	if err != nil {
 		b.Fatal(err)

@@ -62,7 +62,7 @@ func TestDroppedEventsHaveTheirOwnCode(t *testing.T) {
 // cutLog cuts the log of a closed store behind its last batch.
 func cutLog(t *testing.T, dir string) {
 	t.Helper()
-	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1, IndexEntries: 1})
+	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20, IndexEntries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

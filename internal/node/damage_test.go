@@ -22,7 +22,7 @@ import (
 func newStoreOfOpenRuns(t *testing.T, actors int) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "data")
-	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})
+	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func newStoreOfOpenRuns(t *testing.T, actors int) (dir string) {
 			Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Left: actor.Duration(actor.Forever - 2), Attempt: 1, Origin: actor.Human, Parts: actor.Text("hello")}}}}, nil)
 	}
 	closeAll(t, l, d)
-	d, err = disk.Open(dir, "n1", disk.Options{FreeFloor: 1}) // moves the write-ahead log into a table
+	d, err = disk.Open(dir, "n1", disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20}) // moves the write-ahead log into a table
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func TestStartCompletesDeletion(t *testing.T) {
 	if err := n.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d, err := disk.Open(data, "n1", disk.Options{FreeFloor: 1})
+	d, err := disk.Open(data, "n1", disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

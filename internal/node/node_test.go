@@ -30,7 +30,7 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	log := slog.New(slog.DiscardHandler)
 	// Without attach, announcements wait.
-	d, err := disk.Open(dir, "n1", disk.Options{Logger: log})
+	d, err := disk.Open(dir, "n1", disk.Options{WriteBuffer: 1 << 20, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

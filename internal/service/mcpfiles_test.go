@@ -67,7 +67,7 @@ func (b *mcpBed) open(description string) {
 	if err != nil || len(files.Problems) > 0 {
 		b.Fatal(err, files)
 	}
-	b.Service, err = Open(Config{Node: node.Config{Data: b.data, Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
+	b.Service, err = Open(Config{Node: node.Config{Data: b.data, Name: "n1", WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
 		Outbound: outbound.Config{Allow: upstream.AllowLoopback()}}, MCP: files.MCP()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)

@@ -101,7 +101,7 @@ func TestToolFileIsOffered(t *testing.T) {
 	open := func() (*Service, string) {
 		t.Helper()
 		s, err := Open(Config{
-			Node: node.Config{Data: data, Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
+			Node: node.Config{Data: data, Name: "n1", WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
 				Outbound: outbound.Config{Models: map[string]outbound.Model{"m": {URL: model.URL}}, Allow: upstream.AllowLoopback()}},
 			Gateway: gateway.Config{},
 		}, log)
@@ -187,7 +187,7 @@ func TestToolFileWithUnboundSecretIsRefused(t *testing.T) {
 		if auth != "" {
 			c.Auth = map[string]string{"TROUPE_AUTH_W": auth}
 		}
-		s, err := Open(Config{Node: node.Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1, Outbound: c}}, log)
+		s, err := Open(Config{Node: node.Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits(), FreeFloor: 1, Outbound: c}}, log)
 		if err != nil {
 			t.Fatal(err)
 		}

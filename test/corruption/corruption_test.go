@@ -38,7 +38,7 @@ const deletedSession = "deleted"
 // deleteSession adds a session to the store and deletes it. The log is cut before that.
 func deleteSession(t *testing.T, dir string) {
 	t.Helper()
-	d, err := disk.Open(filepath.Join(dir, storeName), nodeName, disk.Options{FreeFloor: 1, IndexEntries: 4})
+	d, err := disk.Open(filepath.Join(dir, storeName), nodeName, disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20, IndexEntries: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func deleteSession(t *testing.T, dir string) {
 // fillStore appends entries of one actor to a store, and makes a backup if asked to.
 func fillStore(t *testing.T, dir, name string, from, to uint64, text string, backup bool) {
 	t.Helper()
-	d, err := disk.Open(filepath.Join(dir, name), nodeName, disk.Options{FreeFloor: 1, IndexEntries: 4}) // rows of the index that no start replaces
+	d, err := disk.Open(filepath.Join(dir, name), nodeName, disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20, IndexEntries: 4}) // rows of the index that no start replaces
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ type purgedNode struct {
 func (n *purgedNode) open() {
 	n.t.Helper()
 	var err error
-	n.Node, err = node.Open(node.Config{Data: n.data, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, FreeFloor: 1,
+	n.Node, err = node.Open(node.Config{Data: n.data, Name: "n1", WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, FreeFloor: 1,
 		Keep: 30 * 24 * time.Hour}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		n.t.Fatal(err)

@@ -81,7 +81,7 @@ func TestAuditReportsMissingAnswers(t *testing.T) {
 // run below each. The two runs of the last text have an end only if ended is set.
 func newTestStore(t *testing.T, ended bool, texts ...string) (dir string, ids []string) {
 	dir = t.TempDir()
-	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})
+	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1, WriteBuffer: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

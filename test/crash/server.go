@@ -63,7 +63,7 @@ func command(bin, dir, listen string) (*exec.Cmd, error) {
 	}
 	cmd := exec.Command(bin, "serve", "--data", filepath.Join(dir, dataDir), "--agents", filepath.Join(dir, agentsDir), "--ready",
 		"--listen", listen, "--log-level", "warn")
-	cmd.Env = append(os.Environ(), "NO_COLOR=1", "TROUPE_BALLAST_MIB=0")
+	cmd.Env = append(os.Environ(), "NO_COLOR=1", "TROUPE_BALLAST_MIB=0", "TROUPE_WRITE_BUFFER_MIB=4")
 	cmd.Stderr = log
 	return cmd, nil
 }
