@@ -40,7 +40,7 @@ build: ## compile the troupe binary into bin/
 # AGAIN is for CI: it names a file for tests that fail once and then pass three times alone.
 GOTEST = $(GO) run ./test/internal/gotest $(if $(STRICT),-strict) $(if $(AGAIN),-again $(AGAIN))
 test: ## run all tests, print progress, and list the skipped ones; needs only Go: STRICT=1 (fail on a skip)
-	@$(GOTEST) -- -timeout 25m ./...
+	@$(GOTEST) -- -ldflags=-s -timeout 25m ./...
 
 # Packages below layer 3 start no goroutine: the purity analyzer checks it. Simulations,
 # crashes at single operations, checks of the sources and the conformance of stores run on one
