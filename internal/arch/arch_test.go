@@ -28,7 +28,7 @@ type pkg struct {
 
 var (
 	layer0 = []string{"actor"}
-	layer1 = []string{"contract", "dispatcher", "history", "runs", "signals", "store", "upstream", "tools"}
+	layer1 = []string{"contract", "dispatcher", "history", "placement", "runs", "signals", "store", "upstream", "tools"}
 	layer2 = []string{"runtime", "agents", "ingress", "specs", "specs/linear"}
 
 	below2 = slices.Concat(layer0, layer1)
@@ -67,6 +67,7 @@ var packages = map[string]pkg{
 	"contract":   {layer: 1, ours: []string{"actor", "tools"}, std: []string{"embed"}},
 	"dispatcher": {layer: 1, ours: layer0},
 	"history":    {layer: 1, ours: layer0},
+	"placement":  {layer: 1, ours: layer0},
 	"runs":       {layer: 1, ours: layer0},
 	"signals":    {layer: 1, ours: layer0},
 	"store":      {layer: 1, ours: []string{"actor", "runs", "upstream"}, tests: []string{"store/storetest"}},

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package placement decides, in each process of a cluster, which logs the process serves, and until
+// when.
+//
+//	Member ─Request─▶ Table ─Answer─▶ Member ─▶ adopted logs, owners, the end of the lease
+//
+// The processes share a Table: a row for each member with the end of its lease, and a row for each
+// log with its owner and its epoch. A member renews its lease with each beat. A log whose owner has
+// no lease is claimed by another member, under a greater epoch. The table counts a lease from the
+// arrival of a beat, the member from its sending, less a margin: a member thus stops before another
+// begins.
+//
+// The lease keeps effects of two members from overlapping. It does not protect the log: whoever
+// appends names the epoch, and the table refuses an old one.
+//
+// A lease that has run out may be renewed while its row is there: nobody has claimed anything since.
+// That is how a cluster outlives a time in which the table is away.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
+package placement
