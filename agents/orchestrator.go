@@ -51,6 +51,7 @@ type orchestration struct {
 	answers [][]actor.Answer // those that were not processed yet
 	kept    *plan            // what an earlier turn has asked the user about; nil: nothing
 	resumed bool             // the user has answered that
+	records []actor.Ask      // decisions that the next action records
 }
 
 func (t *orchestration) spec() *Spec { return &t.o.loop.spec }
@@ -161,11 +162,9 @@ func (t *orchestration) follow(intent contract.Intent) Action {
 	}
 	stop := resumes && intent.Resume == "stop"
 	all := stages(p.Workflow.Steps)
+	t.records = []actor.Ask{decision}
 	for n := range len(all) - 1 {
-		var asks []actor.Ask
-		if decision.Name != "" {
-			asks = append(asks, decision)
-		}
+		asks := slices.Clone(t.records)
 		var asked []int
 		for i := all[n]; i < all[n+1] && !stop; i++ {
 			switch lack := p.lack(i); {
@@ -181,11 +180,12 @@ func (t *orchestration) follow(intent contract.Intent) Action {
 			if action != nil {
 				return *action
 			}
-			if decision.Name != "" {
-				got, decision = got[1:], actor.Ask{}
-			}
+			got, t.records = got[len(t.records):], nil
 			for k, i := range asked {
 				p.Responses[i] = p.read(t, i, got[k])
+				if wrong := p.Responses[i].Metadata.Misrouted; wrong != nil {
+					t.records = append(t.records, Tool(tools.RecordRoute, intent.EncodeMisrouted(p.Workflow.Steps[i].Capability, wrong)))
+				}
 			}
 		}
 		if p.failed(all[n], all[n+1]) >= 0 && p.Workflow.OnStepFailure != StepPartial {
@@ -230,7 +230,7 @@ func (t *orchestration) answer(p *plan, prefer string, final bool) Action {
 		joined.Question = p.Question
 	}
 	asks = asks || joined.Question != "" && !final
-	if _, action := t.take("joining", Tool(tools.RecordJoin, joined.EncodeRecord())); action != nil {
+	if _, action := t.take("joining", append(t.records, Tool(tools.RecordJoin, joined.EncodeRecord()))...); action != nil {
 		return *action
 	}
 	if failed >= 0 && p.Workflow.OnStepFailure == StepFail {

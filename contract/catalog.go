@@ -393,6 +393,26 @@ func (c *Catalog) Route(target, code, session string, state State) (Choice, *Vio
 	return choice, nil, nil
 }
 
+// Others returns up to three owners of a capability that may get its requests, except one agent, in order of
+// their IDs.
+func (c *Catalog) Others(code, except string, state State) (agents []string) {
+	r := c.row(code)
+	if r == nil {
+		return nil
+	}
+	for i := range r.owners {
+		if len(agents) == namesShownMax {
+			break
+		}
+		if agent := r.owners[i].agent; agent != except {
+			if _, refusal := state(agent); refusal == nil {
+				agents = append(agents, agent)
+			}
+		}
+	}
+	return agents
+}
+
 // Listed is a capability with its owners.
 type Listed struct {
 	actor.Capability

@@ -194,6 +194,39 @@ func (i *Intent) Decide(threshold float64) (Course, string) {
 	return CourseCannot, cannotText
 }
 
+// CourseMisrouted is the course in the record of a request that its owner has called misrouted.
+const CourseMisrouted Course = "misrouted"
+
+// EncodeMisrouted returns the record of a request for the intent that its owner has called misrouted.
+func (i *Intent) EncodeMisrouted(capability string, m *Misrouted) []byte {
+	all := []member{{"course", quoted(string(CourseMisrouted))}, {"primary_intent", quoted(i.Name)}, {"target_capability", quoted(capability)}, {"suggested", nil}}
+	if m.Suggested != "" {
+		all[3].value = quoted(m.Suggested)
+	}
+	return encodeMembers(present(all))
+}
+
+// Route is what the record of a decision has for statistics.
+type Route struct {
+	Intent string // "" if it is no name: a sentence could hold words of a user
+	Course Course
+}
+
+// ReadRoute reads a record that Encode or EncodeMisrouted has written.
+func ReadRoute(record []byte) (Route, bool) {
+	var in struct {
+		Intent string `json:"primary_intent"`
+		Course Course `json:"course"`
+	}
+	if json.Unmarshal(record, &in) != nil || !slices.Contains([]Course{CoursePlan, CourseReply, CourseQuestion, CourseOptions, CourseCannot, CourseMisrouted}, in.Course) {
+		return Route{}, false
+	}
+	if actor.CheckName(in.Intent) != nil {
+		in.Intent = ""
+	}
+	return Route{in.Intent, in.Course}, true
+}
+
 // Encode returns the classification as JSON, for the record.
 func (i *Intent) Encode(course Course, threshold float64) []byte {
 	text := func(s string) jsontext.Value {

@@ -57,6 +57,8 @@ type Metadata struct {
 	Incomplete        []string       // names of what was not completed
 	RetryAfter        actor.Duration // of a refusal that asks for it
 	Field             string         // of a Violation
+	Alternatives      []string       // agents that own the capability too, if the asked one is not available
+	Misrouted         *Misrouted     // the owner says that the request is for another capability
 	further           []member       // as the agent wrote them
 }
 
@@ -126,13 +128,17 @@ func (m *Metadata) encode() jsontext.Value {
 		}
 		return jsontext.Value(strconv.FormatInt(d.Milliseconds(), 10))
 	}
+	texts := func(list []string) jsontext.Value {
+		if len(list) == 0 {
+			return nil
+		}
+		return invariant.Must(json.Marshal(list))
+	}
 	all := []member{
 		{"processing_time_ms", number(m.Timed, m.Took)}, {"source_version", text(m.SourceVersion)},
 		{"capability_version", text(m.CapabilityVersion)}, {"cache_status", text(m.CacheStatus)},
-		{"retry_after_ms", number(m.RetryAfter > 0, m.RetryAfter)}, {"field", text(m.Field)}, {"incomplete", nil},
-	}
-	if len(m.Incomplete) > 0 {
-		all[len(all)-1].value = invariant.Must(json.Marshal(m.Incomplete))
+		{"retry_after_ms", number(m.RetryAfter > 0, m.RetryAfter)}, {"field", text(m.Field)}, {"incomplete", texts(m.Incomplete)},
+		{"alternatives", texts(m.Alternatives)}, {misroutedMember, m.Misrouted.encode()},
 	}
 	all = slices.DeleteFunc(append(all, m.further...), func(m member) bool { return m.value == nil })
 	if len(all) == 0 {
@@ -189,7 +195,7 @@ func DecodeResponse(answer, id string, levels Levels) (Response, *Violation) {
 	}
 	text := fenced(answer)
 	members, err := membersOf([]byte(text), lenient)
-	isEnvelope := slices.ContainsFunc(members, func(m member) bool { return m.name == "status" })
+	isEnvelope := slices.ContainsFunc(members, func(m member) bool { return m.name == "status" || m.name == misroutedMember && len(members) == 1 })
 	switch {
 	case err != nil:
 		r.Status, r.Confidence = Success, levels.Of(TextConfidence)
@@ -276,6 +282,7 @@ func (r *Response) readEnvelope(members []member, levels Levels) *Violation {
 		r.note("warnings with status SUCCESS")
 	}
 	r.readMetadata(get("metadata"))
+	r.readMisrouted(get(misroutedMember))
 	return nil
 }
 
@@ -415,7 +422,9 @@ func (r *Response) readMetadata(v jsontext.Value) {
 			if m.Timed = err == nil && ms >= 0 && ms <= float64(timeoutMax.Milliseconds()); m.Timed {
 				m.Took = actor.Duration(ms) * time.Millisecond
 			}
-		case f.name == "retry_after_ms" || f.name == "field": // the server says them, not an agent
+		case f.name == misroutedMember:
+			r.readMisrouted(f.value)
+		case f.name == "retry_after_ms" || f.name == "field" || f.name == "alternatives": // the server says them, not an agent
 		case f.name == "incomplete":
 			m.Incomplete = r.readTexts(f.name, f.value)
 		default:

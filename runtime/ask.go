@@ -134,7 +134,7 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 	if answer != nil {
 		limited := answer.Fit(c.limits.MessageBytesMax)
 		a.Answer = &limited
-		c.measurePlanned(ask, answer)
+		c.measurePlanned(t.act.id.Agent, ask, answer)
 		return
 	}
 	switch {
@@ -208,7 +208,7 @@ func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uin
 	if refusal != nil {
 		c.addJitter(refusal)
 		a.Answer = &actor.Answer{Refusal: refusal}
-		c.measurePlanned(&a.Ask, a.Answer)
+		c.measurePlanned(t.act.id.Agent, &a.Ask, a.Answer)
 		return false
 	}
 	a.Call, a.Budget = c.newCallID(), min(share, budget-1)
@@ -225,7 +225,7 @@ func (c *Cell) publishRefused(t *turn, action actor.Action) {
 		if c.checkEvents(t.run, t.unrecorded+eventsPerRefused) != nil {
 			return
 		}
-		c.measurePlanned(&r.Ask, &actor.Answer{Refusal: r.Refusal})
+		c.measurePlanned(t.act.id.Agent, &r.Ask, &actor.Answer{Refusal: r.Refusal})
 		if c.observed(t.act, t.run.Call.ID) {
 			a := store.RefusedAsk(&r.Ask, r.Refusal, c.now)
 			t.shown.Step, t.shown.Refused = t.step()+1, append(t.shown.Refused, a)

@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -98,8 +99,28 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 		failed := *reply
 		failed.Parts, failed.Warnings, failed.Refusal, failed.Status = nil, nil, broken, actor.Failed
 		reply = &failed
+	} else if reply.Refusal != nil && reply.Refusal.Reason == actor.Unavailable {
+		named := *reply
+		named.Refusal = withOtherOwners(c.callable, t, &t.run.Last()[i], reply.Refusal)
+		reply = &named
 	}
 	c.answerAs(t, i, reply.Status, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal, Usage: reply.Tree}, budget)
+}
+
+// withOtherOwners returns the refusal of an owner of a capability that is not available, with the agents that own it
+// too, so that the turn can ask one of them.
+func withOtherOwners(agents *tools.Agents, t *turn, a *store.Asked, refusal *actor.Refusal) *actor.Refusal {
+	capability := agents.Requested(&a.Ask, a.To.Agent)
+	if capability == nil {
+		return refusal
+	}
+	named := *refusal
+	if others := agents.OtherOwners(capability.Code, t.act.id.Agent, a.To.Agent, t.requests()); len(others) > 0 {
+		named.Detail += "; " + strings.Join(others, ", ") + " own " + capability.Code + " too: name one as target_agent"
+	} else {
+		named.Detail += "; no other agent owns " + capability.Code
+	}
+	return named.Fit()
 }
 
 // checkCapability refuses the answer of an owner of a capability that breaks the contract, or the schema of the

@@ -4,17 +4,20 @@ package runtime
 
 import (
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Measure is one figure for the driver's statistics.
 type Measure struct {
 	Kind   MeasureKind
-	Name   string         // agent, tool or model; empty for calls and waits
-	Took   actor.Duration // time from the request to the answer or end
-	Reason actor.Reason   // 0 means success
-	Change int            // of MeasureOutstanding: change of the agent's unanswered calls
-	Usage  actor.Usage    // of MeasureClaim: tokens that an external agent reported
+	Name   string          // agent, tool or model; empty for calls and waits
+	Took   actor.Duration  // time from the request to the answer or end
+	Reason actor.Reason    // 0 means success
+	Change int             // of MeasureOutstanding: change of the agent's unanswered calls
+	Usage  actor.Usage     // of MeasureClaim: tokens that an external agent reported
+	Route  *contract.Route // of MeasureRoute
 }
 
 // MeasureKind is the kind of a Measure.
@@ -30,6 +33,7 @@ const (
 	MeasureWait                               // wait that was signalled or expired
 	MeasureOutstanding                        // change of an agent's unanswered calls
 	MeasureClaim                              // tokens in the answer of an external agent
+	MeasureRoute                              // decision of an orchestrator, with its agent as Name
 )
 
 // UnknownTool is the name under which calls of unregistered tools are measured. It
@@ -67,7 +71,7 @@ func (c *Cell) measureAnswer(a *store.Asked, refusal *actor.Refusal) {
 
 // measurePlanned measures a tool that was answered before it was performed: the
 // request was invalid, its call was refused, or its result is immediate.
-func (c *Cell) measurePlanned(ask *actor.Ask, answer *actor.Answer) {
+func (c *Cell) measurePlanned(agent string, ask *actor.Ask, answer *actor.Answer) {
 	if ask.Kind != actor.AskTool {
 		return
 	}
@@ -79,6 +83,11 @@ func (c *Cell) measurePlanned(ask *actor.Ask, answer *actor.Answer) {
 		m.Reason = answer.Refusal.Reason
 	}
 	c.measure(m)
+	if ask.Name == tools.RecordRoute && answer.Refusal == nil {
+		if route, ok := contract.ReadRoute(inlineBytes(ask.Parts)); ok {
+			c.measure(Measure{Kind: MeasureRoute, Name: agent, Route: &route})
+		}
+	}
 }
 
 // measureRun measures an ended run.

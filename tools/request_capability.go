@@ -127,7 +127,7 @@ func planRequestCapability(input []byte, ec ExecutionContext) (actor.Ask, *Resul
 		Context    jsontext.Value `json:"context,omitzero"`
 		Workflow   string         `json:"correlation_id,omitzero"`
 	}{ec.AgentID, owner.Name, in.Code, CapabilityRequestID(ec.Call.ID, input),
-		cmp.Or(in.Lane, "NORMAL"), timeout.Milliseconds(), in.Inputs, ownContext(in.Context, &ec.Call), ec.Call.Workflow})
+		cmp.Or(in.Lane, "NORMAL"), timeout.Milliseconds(), in.Inputs, ownContext(in.Context, &ec.Call), cmp.Or(ec.Call.Workflow, ec.Call.Root.String())})
 	if err != nil {
 		return refuse(invalid(RequestCapability, "inputs_json", "want JSON"))
 	}
@@ -163,6 +163,23 @@ func (a *Agents) Requested(ask *actor.Ask, owner string) *actor.Capability {
 	}
 	return nil
 }
+
+// OtherOwners returns up to three other agents that own a capability and may be asked for it; callees are those
+// of the caller, nil for any.
+func (a *Agents) OtherOwners(code, caller, owner string, callees []string) (names []string) {
+	for _, def := range a.sorted {
+		switch {
+		case len(names) == ownersShownMax:
+			return names
+		case def.Name == caller, def.Name == owner, callees != nil && !slices.Contains(callees, def.Name):
+		case slices.ContainsFunc(def.Provides, func(c actor.Capability) bool { return c.Code == code }):
+			names = append(names, def.Name)
+		}
+	}
+	return names
+}
+
+const ownersShownMax = 3
 
 // ownContext returns a context with the session and the user of the caller, which no caller chooses.
 func ownContext(context jsontext.Value, call *actor.Call) jsontext.Value {

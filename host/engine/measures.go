@@ -282,6 +282,8 @@ func (t *tally) record(all []runtime.Measure) {
 			t.measures.record(actor.AskModel, m)
 		case runtime.MeasureClaim:
 			t.measures.update(actor.AskCall, m.Name, func(s *series) { s.recordUsage(upstream.Usage{Input: m.Usage.Input, Output: m.Usage.Output}) })
+		case runtime.MeasureRoute:
+			t.routes.record(m.Name, m.Route)
 		case runtime.MeasureWait:
 			t.measures.waits.record(m.Took, m.Reason)
 		case runtime.MeasureOutstanding:

@@ -56,6 +56,7 @@ type tally struct {
 	calls       counter
 
 	measures *measures
+	routes   routes
 
 	lastSize runtime.Size // size after the last recorded step
 }
@@ -145,5 +146,6 @@ func (e *Engine) Stats() command.Stats {
 	}
 	s.Asks = append(s.Asks, calls)
 	e.addSeries(&s)
+	s.Routes = e.routeStats()
 	return s
 }

@@ -131,7 +131,9 @@ func (s capabilityRoutes) fulfil(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	if broken != nil {
-		s.respondEnvelope(ctx, contract.Invalid(in.ID, broken))
+		response := contract.Invalid(in.ID, broken)
+		response.Metadata.Timed, response.Metadata.Took = true, time.Since(ctx.Time())
+		s.respondEnvelope(ctx, response)
 		return
 	}
 	release, busy := s.server.streams.acquire(&from) // it waits as long as a stream

@@ -293,8 +293,16 @@ func TestCapabilityAvoidsOwnersWithoutAnswer(t *testing.T) {
 	}
 	named := strings.Replace(fmt.Sprintf(request, 20), `"target_agent":"DOC_GENERATE"`, `"target_agent":"failing"`, 1)
 	_, head, body := a.do("POST", "/v1/agents/failing:invoke", named)
-	if !strings.Contains(body, "its circuit breaker is open") || head.Get(runHeader) != "" {
+	if !strings.Contains(body, "its circuit breaker is open; DOC_GENERATE is available from there") || !strings.Contains(body, `"retry_after_ms":`) ||
+		!strings.Contains(body, `"alternatives":["there"]`) || head.Get(runHeader) != "" {
 		t.Errorf("%v %s", head, body)
+	}
+	if status, _, body := a.do("POST", "/v1/agents", `{"name":"planner","tools":["request_capability"]}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	_, _, body = a.do("POST", "/v1/agents/planner/messages", fmt.Sprintf(`{"content":%q}`, `use request_capability {"capability_code":"DOC_GENERATE","inputs_json":{},"target_agent":"failing"}`))
+	if !strings.Contains(body, "gone, there own DOC_GENERATE too: name one as target_agent") {
+		t.Errorf("the model is not told who else may be asked: %s", body)
 	}
 }
 
@@ -468,5 +476,40 @@ func TestInputsThatAUserCanMend(t *testing.T) {
 		if _, _, body := a.do("POST", "/v1/agents/desk/messages", `{"content":"`+message+`"}`); !strings.Contains(body, `"content":"`+want+`"`) {
 			t.Errorf("%s: %s, want %s", message, body, want)
 		}
+	}
+}
+
+// Decisions of orchestrators are counted by intent and course, also those that an owner calls misrouted.
+func TestRoutingIsCounted(t *testing.T) {
+	a := startAnalyst(t)
+	if status, _, body := a.do("POST", "/v1/agents", `{"name":"front","kind":"orchestrator","prompt":"on value say {\"primary_intent\":\"value\",\"intent_confidence\":1,\"target_capability\":\"ANL_NPV\",\"inputs\":{\"cash_flows\":[-1,2],\"discount_rate\":0.1}}\n`+
+		`on hello say {\"primary_intent\":\"a greeting of Ann\",\"intent_confidence\":1,\"reply\":\"Hello.\"}"}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	a.answers <- `{"misrouted":{"suggested":"CHA_SIZE"}}`
+	_, headers, body := a.do("POST", "/v1/agents/front/messages", `{"content":"value"}`)
+	if <-a.got; !strings.Contains(body, "Could not be completed: the request is not for this capability") {
+		t.Error(body)
+	}
+	if _, _, events := a.do("GET", "/v1/runs/"+headers.Get("X-Run-Id")+"/events", ""); !strings.Contains(events, `"course\":\"misrouted\",\"primary_intent\":\"value\",\"target_capability\":\"ANL_NPV\",\"suggested\":\"CHA_SIZE\"`) && !strings.Contains(events, `"course":"misrouted","primary_intent":"value","target_capability":"ANL_NPV","suggested":"CHA_SIZE"`) {
+		t.Errorf("no event has it: %s", events)
+	}
+	for range 2 {
+		a.do("POST", "/v1/agents/front/messages", `{"content":"hello"}`)
+	}
+	counted := a.scrape()
+	for series, want := range map[string]float64{
+		"troupe_orchestrator_decisions_total{agent=front,course=plan,intent=value}":      1,
+		"troupe_orchestrator_decisions_total{agent=front,course=misrouted,intent=value}": 1,
+		"troupe_orchestrator_decisions_total{agent=front,course=reply,intent=other}":     2, // a sentence of a model is no label
+	} {
+		if counted[series] != want {
+			t.Errorf("%s: got %g, want %g", series, counted[series], want)
+		}
+	}
+	a.answers <- `{"misrouted":{"suggested":"CHA_SIZE"}}`
+	response := a.ask("ANL", npvRequest("s-20250118-143022", ""))
+	if got := fmt.Sprint(response["status"], response["error_code"], response["metadata"].(map[string]any)["misrouted"]); got != "ERRORREQUEST_MISROUTEDmap[suggested:CHA_SIZE]" {
+		t.Errorf("%s: %v", got, response)
 	}
 }

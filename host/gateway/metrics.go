@@ -123,6 +123,7 @@ var (
 	mcpRestartsDesc      = newDesc("mcp_server_restarts_total", "Times that the MCP server became available after the first.", "server")
 	circuitOpenDesc      = newDesc("agent_circuit_open", "1 if the circuit breaker of the external agent is open or half-open, else 0.", "agent")
 	circuitOpenedDesc    = newDesc("agent_circuit_opened_total", "Times that the circuit breaker of the external agent opened.", "agent")
+	routesDesc           = newDesc("orchestrator_decisions_total", "Messages by orchestrator, intent and course; the course misrouted counts requests that their owner has called misrouted.", "agent", "intent", "course")
 	waitsDesc            = newDesc("waits_total", "Waits for a signal or an approval by outcome: ok, or the code of the refusal.", "outcome")
 )
 
@@ -132,7 +133,7 @@ const outstandingAgentsMax = 10
 // Describe implements prometheus.Collector.
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
-		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc} {
+		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc, routesDesc} {
 		out <- d
 	}
 }
@@ -208,6 +209,9 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 	for _, c := range stats.Circuits {
 		put(circuitOpenDesc, gauge, oneIf(c.Open), c.Agent)
 		put(circuitOpenedDesc, counter, float64(c.Opened), c.Agent)
+	}
+	for _, r := range stats.Routes {
+		put(routesDesc, counter, float64(r.Count), r.Agent, r.Intent, r.Course)
 	}
 	histogram(waitDurationDesc, stats.Waits.Took, command.WaitBounds)
 	for _, o := range stats.Waits.Outcomes {

@@ -151,6 +151,7 @@ func (c *Client) Fulfil(ctx context.Context, k *Capabilities, in *Envelope, r *R
 	switch {
 	case errors.As(err, &refusal) && refusal.Reason != actor.Busy:
 		out.Response, err = contract.Refused(in.ID, refusal), nil
+		c.addAlternatives(k, found.All, in, refusal, &out)
 	case err != nil:
 		return out, err
 	}
@@ -195,6 +196,7 @@ func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agen
 		return out, err
 	case answer.Reply.Refusal != nil:
 		out.Response = contract.Refused(in.ID, answer.Reply.Refusal)
+		c.addAlternatives(k, all, in, answer.Reply.Refusal, &out)
 		if out.Response.Status == contract.TimedOut && in.Run.IsZero() {
 			c.addPartial(ctx, &out, catalog, in.Capability)
 		}
@@ -219,6 +221,27 @@ func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agen
 	}
 	out.Response.Warnings = append(out.Response.Warnings, answer.Reply.Warnings...)
 	return out, nil
+}
+
+// addAlternatives adds to the response of an agent that is not available which others own the capability.
+func (c *Client) addAlternatives(k *Capabilities, all []command.Agent, in *Envelope, refusal *actor.Refusal, out *Fulfilled) {
+	if refusal.Reason != actor.Unavailable {
+		return
+	}
+	answers := func(agent string) (int, *actor.Refusal) {
+		load, refusal := k.state(agent)
+		if load >= unhealthyLoad {
+			refusal = actor.RefuseUnavailable(0, "agent %s does not answer", agent)
+		}
+		return load, refusal
+	}
+	r := &out.Response
+	r.Metadata.Alternatives = c.Catalog(k, all).Others(in.Capability, out.Choice.Agent, answers)
+	if others := r.Metadata.Alternatives; len(others) > 0 {
+		r.ErrorMessage += "; " + in.Capability + " is available from " + strings.Join(others, ", ")
+	} else {
+		r.ErrorMessage += "; no other agent that owns " + in.Capability + " is available"
+	}
 }
 
 // addPartial adds to the response of a run whose time ran out what it had produced. Text that is no result of

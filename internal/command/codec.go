@@ -708,6 +708,12 @@ func (e *encoder) stats(s *Stats) {
 		e.Bool(c.Open)
 		e.Uint(c.Opened)
 	})
+	list(e, s.Routes, func(r *RouteStats) {
+		e.String(r.Agent)
+		e.String(r.Intent)
+		e.String(r.Course)
+		e.Uint(r.Count)
+	})
 }
 
 func (e *encoder) runStats(all []RunStats) {
@@ -751,6 +757,7 @@ func (d *decoder) stats() Stats {
 		MCP:   listOf(d, func() MCPStats { return MCPStats{d.text(), d.Bool(), d.int(), d.Bool(), d.Uint()} }),
 
 		Circuits: listOf(d, func() CircuitStats { return CircuitStats{d.text(), d.Bool(), d.Uint()} }),
+		Routes:   listOf(d, func() RouteStats { return RouteStats{d.text(), d.text(), d.text(), d.Uint()} }),
 	}
 }
 

@@ -23,6 +23,16 @@ type Stats struct {
 	Waits    WaitStats
 	MCP      []MCPStats     // in order of their names
 	Circuits []CircuitStats // of external agents, in order of their names
+	Routes   []RouteStats
+}
+
+// RouteStats counts the decisions of an orchestrator for one intent with one course. An intent that is no
+// name, and those above StatsNamesMax, count as StatsOther.
+type RouteStats struct {
+	Agent  string
+	Intent string
+	Course string // plan, reply, question, options, cannot or misrouted
+	Count  uint64
 }
 
 // CircuitStats holds the figures of the circuit breaker of one external agent.
