@@ -12,7 +12,7 @@ import (
 
 // checkMeasures compares the figures for statistics with the operations of the step.
 func (s *judgedStep) checkMeasures() {
-	var got, want [runtime.MeasureClaim + 1]int
+	var got, want [runtime.MeasureRoute + 1]int
 	type endedRun struct {
 		agent  string
 		reason actor.Reason
@@ -40,8 +40,9 @@ func (s *judgedStep) checkMeasures() {
 			want[runtime.MeasureWait]++
 		}
 	}
-	// A tool may be measured as a call too. The tokens of a claim are those of the agent's answer, whose event is judged.
-	got[runtime.MeasureTool], got[runtime.MeasureOutstanding], got[runtime.MeasureClaim] = 0, 0, 0
+	// A tool may be measured as a call too. The tokens of a claim are those of the agent's answer, whose event is judged. A
+	// decision of an orchestrator is a tool call with an immediate result.
+	got[runtime.MeasureTool], got[runtime.MeasureOutstanding], got[runtime.MeasureClaim], got[runtime.MeasureRoute] = 0, 0, 0, 0
 	if got != want || !slices.Equal(gotRuns, wantRuns) {
 		s.fail("measures %v %v, want %v %v", got, gotRuns, want, wantRuns)
 	}
