@@ -45,7 +45,8 @@ type Log struct {
 	running   []gate // callbacks being run
 	releasing bool   // a goroutine runs callbacks
 	synced    store.Anchor
-	delayed   bool // delayTimer is set
+	delayed   bool      // delayTimer is set
+	selected  *Selected // nil: nothing is selected
 	closed    bool
 
 	appended    chan struct{} // there may be a batch to write
@@ -275,12 +276,19 @@ func (l *Log) writeBatch(b *store.Batch) {
 	l.writer.Written(b.No)
 	l.mu.Unlock()
 	l.written.End = b.Mark()
+	l.selection().add(b)
 	for i := range b.Entries {
 		if c, ok := b.Entries[i].Record.(store.Cut); ok {
 			l.written.Origin = c.Upto
 		}
 	}
 	l.unsynced <- l.written
+}
+
+func (l *Log) selection() *Selected {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.selected
 }
 
 // append stores a batch. While its result is unknown, it settles it and tries again.
@@ -302,7 +310,9 @@ func (l *Log) awaitSyncs() {
 		l.mu.Lock()
 		l.writer.Synced(ends.End.Batch)
 		l.synced = ends
+		selected := l.selected
 		l.mu.Unlock()
+		selected.sync(ends.End.Batch)
 		notify(l.appended)
 		notify(l.syncedMoved)
 		l.mu.Lock()
