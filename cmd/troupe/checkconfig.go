@@ -12,6 +12,9 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/webhooks"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // startProblems returns the command serve as a configuration and a folder of agents set it, and the
@@ -67,7 +70,18 @@ func startProblems(path, agents string, config *configuration) (*ServeCmd, []str
 	for _, err := range slices.Concat(egress.Errors(), egress.MissingSecrets()) {
 		report(err)
 	}
+	report(checkWebhooks(config.Webhooks, &egress))
 	return serve, problems
+}
+
+// checkWebhooks returns an error for the first mistake in the webhooks of a configuration.
+func checkWebhooks(all []webhooks.Config, to *outbound.Config) error {
+	egress, err := upstream.NewEgress(to.Allow)
+	if err != nil {
+		return nil // reported already
+	}
+	egress.Remedy = to.Remedy
+	return webhooks.Check(all, os.LookupEnv, egress)
 }
 
 // setFlag sets a flag to the value in a file, unless a variable of the environment sets it. In

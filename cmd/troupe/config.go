@@ -19,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/internal/nearest"
 	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/tools"
@@ -52,6 +53,11 @@ const configBytesMax = 1 << 20
 //
 //	[chat]
 //	agents = ["concierge"]
+//
+//	[[webhook]]
+//	name = "ops"
+//	url = "https://chat.example.com/hook"
+//	secret_env = "TROUPE_WEBHOOK_SECRET"
 type configFile string
 
 // configuration is the content of a configuration file.
@@ -64,6 +70,8 @@ type configuration struct {
 	ApprovalScope string // of decisions about tool calls, in addition to call; may be empty
 
 	Chat *gateway.ChatPage // nil if there is no table
+
+	Webhooks []webhooks.Config
 }
 
 // BeforeResolve adds a resolver. The resolver reads from the file each flag that is
@@ -104,7 +112,7 @@ func (path configFile) resolve(ctx *kong.Context) error {
 }
 
 // configTables are the tables of a configuration file.
-var configTables = []string{"models", "limits", "auth", "approvals", "chat", "policy", "policy_default"}
+var configTables = []string{"models", "limits", "auth", "approvals", "chat", "policy", "policy_default", "webhook"}
 
 // chatFields are the fields of the table chat.
 var chatFields = []string{"agents", "default", "title", "tokens"}
@@ -185,6 +193,7 @@ func readConfig(path string) (configuration, error) {
 
 		Approvals map[string]string `toml:"approvals"`
 		Chat      *gateway.ChatPage `toml:"chat"`
+		Webhooks  []webhooks.Config `toml:"webhook"`
 	}
 	meta, err := toml.Decode(string(text), &tables)
 	if err != nil {
@@ -197,11 +206,9 @@ func readConfig(path string) (configuration, error) {
 		case len(key) == 3 && key[0] == "models":
 			problems = append(problems, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2])))
 		case len(key) == 2 && key[0] == "chat":
-			meant := nearest.Of(strings.ToLower(key[1]), chatFields)
-			if meant != "" {
-				meant = "; did you mean " + meant
-			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; known fields: %s", path, key, meant, strings.Join(chatFields, ", ")))
+			problems = append(problems, unknownField(path, key, chatFields))
+		case len(key) == 2 && key[0] == "webhook":
+			problems = append(problems, unknownField(path, key, webhooks.Fields()))
 		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
 			meant := nearest.Of(strings.ToLower(key[0]), configTables)
 			if meant != "" && meant != key[0] {
@@ -209,7 +216,7 @@ func readConfig(path string) (configuration, error) {
 			} else {
 				meant = ""
 			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [approvals], [chat], [[policy]] or [policy_default] as tables", path, key, meant))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [approvals], [chat], [[policy]], [policy_default] or [[webhook]] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {
@@ -235,11 +242,22 @@ func readConfig(path string) (configuration, error) {
 			problems = append(problems, fmt.Errorf("%s: chat: %w", path, err))
 		}
 	}
+	delete(c.flags, "webhook")
+	c.Webhooks = tables.Webhooks
 	c.Models = tables.Models
 	if err := setLimits(&c.Limits, tables.Limits); err != nil {
 		problems = append(problems, fmt.Errorf("%s: limits: %w", path, err))
 	}
 	return c, errors.Join(problems...)
+}
+
+// unknownField returns the error for a field of a table that has none of this name.
+func unknownField(path string, key toml.Key, fields []string) error {
+	meant := nearest.Of(strings.ToLower(key[1]), fields)
+	if meant != "" {
+		meant = "; did you mean " + meant
+	}
+	return fmt.Errorf("%s: %s is unknown%s; known fields: %s", path, key, meant, strings.Join(fields, ", "))
 }
 
 // unknownModelField returns an error text for an unknown field of a model. A name

@@ -143,6 +143,8 @@ func TestConfigChatPage(t *testing.T) {
 		{"[chat]\nagents = [\"a b\"]", "chat: agents: "},
 		{"[chat]\ntitle = \"" + strings.Repeat("a", 61) + "\"", "chat: title: want at most 60 visible characters"},
 		{"[chat]\ntokens = \"no\"", "chat.tokens"},
+		{"[[webhook]]\nadress = \"x\"", "webhook.adress is unknown; known fields: name, url, url_env, events, secret_env, details"},
+		{"[[webhooks]]\nname = \"x\"", "did you mean [webhook]"},
 		{"[chats]\ntokens = false", "did you mean [chat]"},
 	} {
 		if _, err := parseServe(t, c.file); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -33,7 +33,7 @@ import (
 
 // ServeCmd runs a node with a gateway until it receives a signal.
 type ServeCmd struct {
-	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits, auth, approvals, chat, policy and policy_default."`
+	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits, auth, approvals, chat, policy, policy_default and webhook."`
 	Data    string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
 	Listen  string        `env:"TROUPE_LISTEN" default:"${listen}" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`
@@ -299,7 +299,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		return nil, err
 	}
 	base, err := service.Open(service.Config{
-		Node:    node.Config{Data: c.Data, Store: c.Store, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: c.egress(config.Models), Native: native, Reserved: reserved, Policy: config.Policy, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
+		Node:    node.Config{Data: c.Data, Store: c.Store, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: c.egress(config.Models), Native: native, Reserved: reserved, Policy: config.Policy, Webhooks: config.Webhooks, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
 		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope), Chat: config.Chat, Certificate: certificate},
 		MCP:     files.MCP(),
 	}, log)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -73,15 +74,35 @@ func tokensOf(entries []store.Entry, run actor.CallID) int64 {
 
 const parkedMessage = "run parked: it waits for `troupe runs retry RUN`, or ends with `troupe runs cancel RUN`"
 
-// logParking logs the runs that a step parks or resumes.
-func (e *Engine) logParking(entries []store.Entry) {
+// logNotices logs what a step makes known to operators, and counts unknown outcomes: approvals that wait or have
+// expired, outcomes that are unknown, and runs that are parked or resumed. The end of a run has a line of its own.
+func (c *cell) logNotices(entries []store.Entry) {
+	log := c.engine.log
 	for i := range entries {
-		switch r, ok := entries[i].Record.(store.Parked); {
-		case !ok:
-		case r.Detail == "":
-			e.log.Info("parked run resumed", "actor", entries[i].Actor.String(), "run", r.Run.String())
-		default:
-			e.logParked(entries[i].Actor, r)
+		e := &entries[i]
+		switch r := e.Record.(type) {
+		case store.Ended:
+			continue
+		case store.Parked:
+			if r.Detail == "" {
+				log.Info("parked run resumed", "actor", e.Actor.String(), "run", r.Run.String())
+			} else {
+				c.engine.logParked(e.Actor, r)
+			}
+		}
+		for _, ev := range e.NotedEvents() {
+			attrs := []any{"actor", e.Actor.String(), "run", ev.Run.String()}
+			switch {
+			case ev.Type == runs.ApprovalCreated:
+				log.Info("an approval waits: `troupe approvals list` shows it", append(attrs, "tool", ev.Name, "approval", ev.Approval, "until", runs.FormatTime(ev.Until))...)
+			case ev.Type == runs.ApprovalExpired:
+				log.Warn("an approval has expired without a decision", append(attrs, "tool", ev.Name, "approval", ev.Approval)...)
+			case ev.Refusal != nil && ev.Refusal.Reason == actor.Unknown:
+				c.tally.unknown.Add(1)
+				if ev.Type != runs.RunPaused {
+					log.Warn("it is unknown whether a call was performed", append(attrs, "name", ev.Name)...)
+				}
+			}
 		}
 	}
 }

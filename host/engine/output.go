@@ -25,7 +25,7 @@ func (c *cell) perform(ready runtime.Ready, end uint64) {
 	var gated []func()
 	var published []actor.CallID // runs with new events in the log; the sync finds those that are watched
 	changed := changedSessionsOf(ready.Entries)
-	c.engine.logParking(ready.Entries)
+	c.logNotices(ready.Entries)
 	trace, self := &c.engine.tracing, c.core.Self()
 	now := make([]func(), 0, len(ready.Effects))
 	for _, e := range ready.Effects {

@@ -54,6 +54,7 @@ type tally struct {
 	queued      [actor.Low]atomic.Int64 // by lane
 	outstanding atomic.Int64
 	calls       counter
+	unknown     atomic.Uint64 // outcomes that are unknown
 
 	measures *measures
 	routes   routes
@@ -129,6 +130,7 @@ func (e *Engine) Stats() command.Stats {
 		for i := range ends {
 			ends[i] += t.runs[i].Load()
 		}
+		s.Unknown += t.unknown.Load()
 		calls.UnderWay += int(t.outstanding.Load())
 		t.calls.took.addTo(&calls.Took)
 	}

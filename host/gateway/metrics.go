@@ -124,6 +124,12 @@ var (
 	circuitOpenDesc      = newDesc("agent_circuit_open", "1 if the circuit breaker of the external agent is open or half-open, else 0.", "agent")
 	circuitOpenedDesc    = newDesc("agent_circuit_opened_total", "Times that the circuit breaker of the external agent opened.", "agent")
 	routesDesc           = newDesc("orchestrator_decisions_total", "Messages by orchestrator, intent and course; the course misrouted counts requests that their owner has called misrouted.", "agent", "intent", "course")
+	approvalsDesc        = newDesc("approvals_waiting", "Tool calls that wait for a person. Absent while the node loads its open runs.")
+	approvalOldestDesc   = newDesc("approval_oldest_seconds", "Time for which the oldest of them has waited; 0 if there is none.")
+	unknownDesc          = newDesc("outcomes_unknown_total", "Calls of which it became unknown whether they were performed.")
+	webhookDesc          = newDesc("webhook_deliveries_total", "Attempts of deliveries, by webhook and outcome: delivered, failed, or given_up for a failed one that is not tried again.", "webhook", "outcome")
+	webhookWaitingDesc   = newDesc("webhook_waiting", "Deliveries that wait for an attempt to succeed; more may wait in the log.", "webhook")
+	webhookOldestDesc    = newDesc("webhook_oldest_seconds", "Age of the oldest event of them; 0 if there is none.", "webhook")
 	waitsDesc            = newDesc("waits_total", "Waits for a signal or an approval by outcome: ok, or the code of the refusal.", "outcome")
 )
 
@@ -133,7 +139,8 @@ const outstandingAgentsMax = 10
 // Describe implements prometheus.Collector.
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
-		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc, routesDesc} {
+		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc, routesDesc,
+		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc} {
 		out <- d
 	}
 }
@@ -213,10 +220,30 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 	for _, r := range stats.Routes {
 		put(routesDesc, counter, float64(r.Count), r.Agent, r.Intent, r.Course)
 	}
+	if a := stats.Approvals; a.Known {
+		put(approvalsDesc, gauge, float64(a.Waiting))
+		put(approvalOldestDesc, gauge, ageOf(a.Oldest))
+	}
+	put(unknownDesc, counter, float64(stats.Unknown))
+	for _, w := range stats.Webhooks {
+		put(webhookDesc, counter, float64(w.Delivered), w.Name, "delivered")
+		put(webhookDesc, counter, float64(w.Failed-w.GivenUp), w.Name, "failed")
+		put(webhookDesc, counter, float64(w.GivenUp), w.Name, "given_up")
+		put(webhookWaitingDesc, gauge, float64(w.Waiting), w.Name)
+		put(webhookOldestDesc, gauge, ageOf(w.Oldest), w.Name)
+	}
 	histogram(waitDurationDesc, stats.Waits.Took, command.WaitBounds)
 	for _, o := range stats.Waits.Outcomes {
 		put(waitsDesc, counter, float64(o.Count), outcomeLabel(o.Reason))
 	}
+}
+
+// ageOf returns the time since another in seconds; 0 for none.
+func ageOf(at actor.Time) float64 {
+	if at == 0 {
+		return 0
+	}
+	return max(0, actor.Time(time.Now().UnixNano()).Sub(at).Seconds())
 }
 
 func oneIf(holds bool) float64 {

@@ -485,6 +485,9 @@ func (s *server) snapshot() Stats {
 	defer s.mu.Unlock()
 	out := s.stats
 	out.Name, out.Up, out.Changed = s.name, s.link != nil, s.offered != nil
+	if s.offered != nil {
+		out.Offered = s.offered.Hash().String()
+	}
 	if s.accepted != nil {
 		out.Tools = len(s.accepted.Tools)
 	}

@@ -151,6 +151,7 @@ type Stats struct {
 	Up       bool   // it has a session
 	Tools    int    // of the accepted list
 	Changed  bool   // a changed list waits for acceptance
+	Offered  string // hash of that list
 	Restarts uint64 // sessions after the first
 	Calls    uint64
 	Failures uint64 // calls without a result of the tool

@@ -239,6 +239,9 @@ func isEnvName(name string) bool {
 	return name == "" || envName.MatchString(name) && len(name) <= upstream.NameBytesMax
 }
 
+// IsEnvName reports whether a name is that of an environment variable.
+func IsEnvName(name string) bool { return name != "" && isEnvName(name) }
+
 // isLikeKey reports whether the name of a variable may be a key that was written in its place: it is
 // long, and has lower-case letters, digits and upper-case letters or no underscore.
 func isLikeKey(name string) bool {

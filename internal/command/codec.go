@@ -714,6 +714,18 @@ func (e *encoder) stats(s *Stats) {
 		e.String(r.Course)
 		e.Uint(r.Count)
 	})
+	e.Bool(s.Approvals.Known)
+	e.int(s.Approvals.Waiting)
+	e.Int(int64(s.Approvals.Oldest))
+	e.Uint(s.Unknown)
+	list(e, s.Webhooks, func(w *WebhookStats) {
+		e.String(w.Name)
+		e.Uint(w.Delivered)
+		e.Uint(w.Failed)
+		e.Uint(w.GivenUp)
+		e.int(w.Waiting)
+		e.Int(int64(w.Oldest))
+	})
 }
 
 func (e *encoder) runStats(all []RunStats) {
@@ -758,6 +770,10 @@ func (d *decoder) stats() Stats {
 
 		Circuits: listOf(d, func() CircuitStats { return CircuitStats{d.text(), d.Bool(), d.Uint()} }),
 		Routes:   listOf(d, func() RouteStats { return RouteStats{d.text(), d.text(), d.text(), d.Uint()} }),
+
+		Approvals: ApprovalStats{d.Bool(), d.int(), d.time()},
+		Unknown:   d.Uint(),
+		Webhooks:  listOf(d, func() WebhookStats { return WebhookStats{d.text(), d.Uint(), d.Uint(), d.Uint(), d.int(), d.time()} }),
 	}
 }
 

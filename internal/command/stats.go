@@ -24,6 +24,10 @@ type Stats struct {
 	MCP      []MCPStats     // in order of their names
 	Circuits []CircuitStats // of external agents, in order of their names
 	Routes   []RouteStats
+
+	Approvals ApprovalStats
+	Unknown   uint64 // outcomes of calls that are unknown
+	Webhooks  []WebhookStats
 }
 
 // RouteStats counts the decisions of an orchestrator for one intent with one course. An intent that is no
@@ -33,6 +37,23 @@ type RouteStats struct {
 	Intent string
 	Course string // plan, reply, question, options, cannot or misrouted
 	Count  uint64
+}
+
+// ApprovalStats holds the figures of the approvals that wait.
+type ApprovalStats struct {
+	Known   bool // false: a cell is still loading its open runs
+	Waiting int
+	Oldest  actor.Time // creation of the oldest; 0 if none waits
+}
+
+// WebhookStats holds the figures of one webhook.
+type WebhookStats struct {
+	Name      string
+	Delivered uint64
+	Failed    uint64 // attempts
+	GivenUp   uint64
+	Waiting   int
+	Oldest    actor.Time // of the events that wait for their delivery; 0 if there is none
 }
 
 // CircuitStats holds the figures of the circuit breaker of one external agent.

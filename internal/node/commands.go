@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/host/devices"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/shares"
@@ -34,6 +35,7 @@ type Commands struct {
 	chats   *chats                    // nil: the node has no models
 
 	circuits func() []outbound.CircuitStat // nil: the node has no external agents
+	webhooks func() []webhooks.Stats       // nil: the node has no webhooks
 
 	registry      registryCalls
 	subscriptions *shares.Shares[string]
@@ -231,10 +233,36 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 				stats.Circuits = append(stats.Circuits, command.CircuitStats(s))
 			}
 		}
+		if c.webhooks != nil {
+			for _, w := range c.webhooks() {
+				stats.Webhooks = append(stats.Webhooks, command.WebhookStats(w))
+			}
+		}
+		stats.Approvals = c.approvalStats(ctx)
 		return stats, nil
 	default:
 		return nil, fmt.Errorf("lookup: unknown query %T", q)
 	}
+}
+
+// approvalStatsTimeout is the maximum time to count the approvals that wait. The other figures wait for no cell.
+const approvalStatsTimeout = time.Second
+
+// approvalStats counts the approvals that wait.
+func (c *Commands) approvalStats(ctx context.Context) (s command.ApprovalStats) {
+	ctx, cancel := context.WithTimeout(ctx, approvalStatsTimeout)
+	defer cancel()
+	pending, err := c.engine.Approvals(ctx, "")
+	if err != nil {
+		return s
+	}
+	s.Known, s.Waiting = true, len(pending)
+	for i := range pending {
+		if at := pending[i].Created; s.Oldest == 0 || at < s.Oldest {
+			s.Oldest = at
+		}
+	}
+	return s
 }
 
 // read returns a result once everything that it shows is durable.

@@ -21,6 +21,7 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/store"
@@ -65,6 +66,10 @@ type Config struct {
 	// time after its last change at which a session is deleted and the log is cut, at least
 	// KeepMin; 0 keeps everything
 	Keep time.Duration
+	// Webhooks receive notices; nil: none. Offers returns the lists of tools that wait for their acceptance, as
+	// hashes by the names of MCP servers; nil: none.
+	Webhooks []webhooks.Config
+	Offers   func() map[string]string
 	// RegistryOnly leaves the open runs of all other actors in the log as they are: the node has no
 	// configuration with which they could continue.
 	RegistryOnly bool
@@ -92,6 +97,7 @@ type Node struct {
 	outbound *outbound.Outbound
 	trace    *traceFile
 	retained *retention
+	hooks    *webhooks.Webhooks // nil: none
 
 	closeOnce sync.Once
 	closeErr  error // result of Close
@@ -148,7 +154,10 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 			return nil, err
 		}
 	}
-	n.outbound.SetAgents(n.catalog.externalAgents()) // before a run can call them
+	n.outbound.SetAgents(n.catalog.externalAgents())                                                    // before a run can call them
+	if n.hooks, err = openWebhooks(&c, n.store, n.log, ingress.ServerMark(n.secret), log); err != nil { // before the start makes records
+		return nil, err
+	}
 	var clock *retentionClock
 	if c.Keep > 0 { // before the start makes records
 		clock = newRetentionClock(n.store, c.Data, actor.Time(time.Now().UnixNano()), log)
@@ -169,8 +178,12 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, store: n.store, log: n.log, keep: c.Keep, logger: log}
-	n.retained.clock = clock
+	n.retained.clock, n.retained.hooks = clock, n.hooks
 	n.retained.start()
+	if n.hooks != nil {
+		n.Commands.webhooks = n.hooks.Stats
+		n.hooks.Start()
+	}
 	return n, nil
 }
 
@@ -230,11 +243,14 @@ func (n *Node) Retain(ctx context.Context, now actor.Time) { n.retained.Retain(c
 // Purge removes deleted content from the files of the store at once.
 func (n *Node) Purge(ctx context.Context) error { return n.store.Purge(ctx) }
 
-// Close stops the retention, the cells, the egress, the log, the disk and the trace, in this
+// Close stops the retention, the webhooks, the cells, the egress, the log, the disk and the trace, in this
 // order. Clients that still wait are refused, and so are later commands. Open runs stay in the log.
 func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
 		n.retained.stop()
+		if n.hooks != nil {
+			n.hooks.Close()
+		}
 		err := n.engine.Close(ctx)
 		n.outbound.Close()
 		n.Commands.close()

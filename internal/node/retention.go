@@ -12,6 +12,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 
 	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -39,6 +40,7 @@ type retention struct {
 	log    *logs.Log
 	keep   time.Duration // 0: only what clients delete
 	clock  *retentionClock
+	hooks  *webhooks.Webhooks // nil: none
 	logger *slog.Logger
 
 	deleted chan struct{} // a client has deleted a session
@@ -187,6 +189,11 @@ func isUsed(s *command.Session, since actor.Time) bool {
 func (r *retention) cut(ctx context.Context, before, now actor.Time) {
 	for ctx.Err() == nil {
 		batch, err := r.store.OldBatches(r.store.Node(), before)
+		if r.hooks != nil {
+			if spare := r.hooks.Spare(); spare < batch { // a webhook has deliveries from the rest
+				batch = 0
+			}
+		}
 		if err == nil && batch > 0 {
 			err = r.log.Cut(batch, now)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/logs"
 	"github.com/troupe-run/troupe/host/postgres"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -26,6 +27,7 @@ type storage interface {
 	Secret() ([]byte, error)
 	OldBatches(node actor.NodeID, before actor.Time) (last uint64, err error)
 	Newest(node actor.NodeID) (actor.Time, error)
+	EachNoted(node actor.NodeID, first, last uint64, each func(batch uint64, of actor.ID, e *runs.Event) bool) error
 	PurgeOwed() bool
 	Purge(context.Context) error
 	Close() error

@@ -77,7 +77,7 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	available := findDescriptors(log)
 	available.bound(&c.Gateway)
 	c.Node.OpenFiles, c.Node.Descriptors = available.openFiles(), s.closeIdle
-	c.Node.Remote, c.Node.RemoteStats = s.mcp.Tools(), s.mcpStats
+	c.Node.Remote, c.Node.RemoteStats, c.Node.Offers = s.mcp.Tools(), s.mcpStats, s.mcpOffers
 	if s.Node, err = node.Open(c.Node, log); err != nil {
 		s.mcp.Close()
 		return nil, err
@@ -123,6 +123,17 @@ func openMCP(c *Config, log *slog.Logger) (*mcp.Servers, error) {
 func (s *Service) mcpStats() (all []command.MCPStats) {
 	for _, m := range s.mcp.Stats() {
 		all = append(all, command.MCPStats{Name: m.Name, Up: m.Up, Tools: m.Tools, Changed: m.Changed, Restarts: m.Restarts})
+	}
+	return all
+}
+
+// mcpOffers returns the hashes of the changed lists of MCP servers that wait for their acceptance.
+func (s *Service) mcpOffers() map[string]string {
+	all := map[string]string{}
+	for _, m := range s.mcp.Stats() {
+		if m.Changed {
+			all[m.Name] = m.Offered
+		}
 	}
 	return all
 }

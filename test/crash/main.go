@@ -9,7 +9,8 @@
 // starts on the same data folder and is checked against the ledger. The program
 // ends with a table, and with exit code 1 after a violation.
 //
-// With -detached, kills come while detached calls are pending; see detachedCalls.
+// With -detached, kills come while detached calls are pending; see detachedCalls. With -webhooks, while a webhook has
+// deliveries; see webhookRun.
 package main
 
 import (
@@ -44,6 +45,7 @@ func main() {
 	flag.StringVar(&c.bin, "bin", "bin/troupe", "server binary")
 	flag.StringVar(&c.store, "store", "", "empty PostgreSQL database for the store, as a URL")
 	flag.BoolVar(&c.detached, "detached", false, "kill while detached calls are pending, and compare their outcomes with what the agents have seen")
+	flag.BoolVar(&c.webhooks, "webhooks", false, "kill while a webhook has deliveries, and compare what its receiver has accepted with the events of the runs")
 	flag.DurationVar(&c.within, "within", 20*time.Minute, "time limit")
 	flag.Parse()
 	if c.store != "" {
@@ -62,7 +64,7 @@ type harness struct {
 	store  string
 	within time.Duration
 
-	detached bool
+	detached, webhooks bool
 
 	rng      *rand.Rand
 	dir      string
@@ -90,8 +92,11 @@ func (c *harness) main(out, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	run := c.run
-	if c.detached {
+	switch {
+	case c.detached:
 		run = c.runDetached
+	case c.webhooks:
+		run = c.runWebhooks
 	}
 	good, err := run(ctx, out, stderr)
 	if err != nil {

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/logs"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/webhooks"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// webhooksFolder is the folder in a data folder with the files of webhooks.
+const webhooksFolder = "webhooks"
+
+// openWebhooks opens the webhooks of a node; nil if it has none.
+func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (*webhooks.Webhooks, error) {
+	if len(c.Webhooks) == 0 {
+		return nil, nil
+	}
+	transport, err := outbound.NewTransport(c.Outbound)
+	if err != nil {
+		return nil, err
+	}
+	egress, err := upstream.NewEgress(c.Outbound.Allow)
+	if err != nil {
+		return nil, fmt.Errorf("outbound: %w", err)
+	}
+	egress.Remedy = c.Outbound.Remedy
+	env := c.Outbound.Env
+	if env == nil {
+		env = os.LookupEnv
+	}
+	return webhooks.Open(webhooks.Options{Webhooks: c.Webhooks, Dir: filepath.Join(c.Data, webhooksFolder), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
+		&notices{store: s, selected: log.Select((*store.Entry).MayNote), offers: c.Offers})
+}
+
+// notices reads the notices of a node from its log. It implements webhooks.Source.
+type notices struct {
+	store    storage
+	selected *logs.Selected
+	offers   func() map[string]string
+}
+
+// End implements webhooks.Source.
+func (n *notices) End() uint64 { return n.store.End().Batch }
+
+// Changed implements webhooks.Source.
+func (n *notices) Changed() <-chan struct{} { return n.selected.Changed() }
+
+// Offers implements webhooks.Source.
+func (n *notices) Offers() map[string]string {
+	if n.offers == nil {
+		return nil
+	}
+	return n.offers()
+}
+
+// Notices implements webhooks.Source.
+func (n *notices) Notices(ctx context.Context, after uint64, room int) (page webhooks.Page, err error) {
+	for page.Upto = after; len(page.All) < room && ctx.Err() == nil; {
+		first, last, synced := n.selected.After(page.Upto)
+		if first == 0 {
+			page.Upto = max(page.Upto, synced)
+			return page, nil
+		}
+		if page.Upto, err = n.read(&page, first, last, room); err != nil {
+			return page, err
+		}
+	}
+	return page, ctx.Err()
+}
+
+// read adds the notices of batches from first to last, and returns the batch up to which it has read. That is
+// before last if there are at least room notices.
+func (n *notices) read(page *webhooks.Page, first, last uint64, room int) (upto uint64, err error) {
+	type noted struct {
+		batch uint64
+		of    actor.ID
+		event runs.Event
+	}
+	var all []noted
+	upto = last
+	err = n.store.EachNoted(n.store.Node(), first, last, func(batch uint64, of actor.ID, e *runs.Event) bool {
+		if len(page.All)+len(all) >= room && all[len(all)-1].batch != batch {
+			upto = all[len(all)-1].batch
+			return false
+		}
+		all = append(all, noted{batch, of, *e})
+		return true
+	})
+	for i := 0; i < len(all) && err == nil; i++ {
+		err = n.add(page, all[i].batch, all[i].of, &all[i].event)
+	}
+	return upto, err
+}
+
+// add adds the notices of an event, unless it was deleted.
+func (n *notices) add(page *webhooks.Page, batch uint64, of actor.ID, e *runs.Event) error {
+	owner, ok, err := n.store.Run(of.Tenant, e.Run)
+	if err != nil || !ok {
+		return err
+	}
+	found, err := n.store.Events(of.Tenant, e.Run, e.Seq-1, 1)
+	if errors.As(err, new(store.EventsDropped)) || errors.As(err, new(store.Gone)) || err == nil && len(found) == 0 {
+		return nil
+	}
+	var whole runs.Event
+	if err == nil {
+		whole, err = runs.Decode(found[0].Body)
+	}
+	if err != nil {
+		return fmt.Errorf("event %d of run %s: %w", e.Seq, e.Run, err)
+	}
+	user := ""
+	for _, kind := range whole.Notices() {
+		if kind == runs.NoticeRunFailed && owner.Root != e.Run {
+			continue // of the caller, which decides what its failure means
+		}
+		if user == "" {
+			user = n.user(of.Tenant, owner.Root)
+		}
+		page.All = append(page.All, webhooks.Notice{Kind: kind, Batch: batch, Owner: owner.Actor, Root: owner.Root, User: user, Event: whole})
+	}
+	return nil
+}
+
+// user returns the principal of a root run; "" if it is unknown.
+func (n *notices) user(tenant string, root actor.CallID) string {
+	found, err := n.store.Events(tenant, root, 0, 1)
+	if err != nil || len(found) == 0 {
+		return ""
+	}
+	e, err := runs.Decode(found[0].Body)
+	if err != nil {
+		return ""
+	}
+	return e.Principal
+}
