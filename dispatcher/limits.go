@@ -57,6 +57,7 @@ type Limits struct {
 	StreamEventsMax         int            `sim:"4..5000"`     // stream_events_max; deltas and states of one answer of a model or external agent, including retried attempts
 	StreamBytesMax          int            `sim:"1KiB..4MiB"`  // stream_bytes_max; bytes of these deltas and states
 	RunEventsMax            int            `sim:"30..100000"`  // run_events_max; events of a run
+	TurnBytesMax            int            `sim:"1MiB..4MiB"`  // state_bytes_max; bytes of the answers to the asks of a turn
 }
 
 // DefaultLimits returns the default limits.
@@ -95,6 +96,7 @@ func DefaultLimits() Limits {
 		StreamEventsMax:         5000,
 		StreamBytesMax:          4 << 20,
 		RunEventsMax:            100_000,
+		TurnBytesMax:            1 << 20,
 	}
 }
 
@@ -148,6 +150,7 @@ func (l *Limits) rows() []limit {
 		{"stream_events_max", &l.StreamEventsMax, 1 << 20},
 		{"stream_bytes_max", &l.StreamBytesMax, 1 << 30},
 		{"run_events_max", &l.RunEventsMax, 1 << 24},
+		{"state_bytes_max", &l.TurnBytesMax, 4 << 20},
 	}
 }
 

@@ -182,6 +182,8 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	switch {
 	case len(t.run.Steps) >= c.limits.StepsPerTurnMax:
 		return actor.Refuse(actor.Budget, "the turn has made %d steps, at most %d allowed", len(t.run.Steps), c.limits.StepsPerTurnMax)
+	case t.bytes > c.limits.TurnBytesMax: // answers fit into memory and prompts together, not only one by one
+		return actor.Refuse(actor.Budget, "the answers to the asks of the turn have %d bytes, at most %d allowed (state_bytes_max)", t.bytes, c.limits.TurnBytesMax)
 	case len(asks) > c.limits.AsksPerActionMax:
 		return actor.Refuse(actor.Budget, "the action has %d asks, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
 	}

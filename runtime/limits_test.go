@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,35 @@ func askOnce(asks ...actor.Ask) script {
 			return actor.Action{Asks: asks}, nil
 		}
 		return actor.Complete(actor.Text(answerText(answers[0][0]))), nil
+	}
+}
+
+// A turn may go on as long as the answers to its asks are at most state_bytes_max together, also after a restart.
+func TestAnswersOfTurnAreBounded(t *testing.T) {
+	for _, c := range []struct {
+		answer int // bytes of each of three answers
+		want   string
+	}{{900, "done"}, {1100, "Budget"}} {
+		n := newNode(t, 1, agent("a", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) < 4 {
+				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "b", Operation: actor.HandleMessageFull, Timeout: time.Minute}}}, nil
+			}
+			return actor.Complete(actor.Text("done")), nil
+		}), agent("b", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) == 0 {
+				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second}}}, nil
+			}
+			return actor.Complete(actor.Text(strings.Repeat("x", c.answer))), nil
+		}))
+		n.limits.TurnBytesMax = 3000
+		n.restart(1)
+		id := n.send("a", "x")
+		n.advance(1500 * time.Millisecond)
+		n.restart(1) // the bytes of the first answer count
+		n.advance(10 * time.Second)
+		if got := fmt.Sprintf("%q %v", n.runs[id].Text, n.runs[id].Refusal); !strings.Contains(got, c.want) {
+			t.Errorf("three answers of %d bytes: got %s, want %s", c.answer, got, c.want)
+		}
 	}
 }
 

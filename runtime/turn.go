@@ -30,6 +30,7 @@ type turn struct {
 	detached        []store.Pending      // detached calls that the next record of the run is followed by
 	shown           store.Shown          // start and refused asks that the next record of the run shows
 	unrecorded      int                  // number of their events
+	bytes           int                  // bytes of the answers that the agent was given
 	earlier         earlier
 	activeAt        int // index in Cell.active
 	ended           bool
@@ -215,6 +216,7 @@ func (c *Cell) advance(t *turn) {
 
 func (c *Cell) beginAgent(t *turn) {
 	c.faultingCall = t.run.Call.ID
+	t.bytes = 0
 	call := t.run.Call
 	call.Chain = slices.Clone(call.Chain) // writes by the agent MUST NOT change the real chain
 	t.agentTurn = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.ActorState, Transcript: t.earlier.messages})
@@ -228,6 +230,9 @@ func (c *Cell) stopAgent(t *turn) {
 }
 
 func (c *Cell) nextAction(t *turn, answers []actor.Answer) (actor.Action, error) {
+	for i := range answers {
+		t.bytes += actor.SizeOf(answers[i].Parts)
+	}
 	c.faultingCall = t.run.Call.ID
 	action, err := t.agentTurn.Next(answers)
 	c.faultingCall = actor.CallID{}

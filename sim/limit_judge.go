@@ -56,6 +56,7 @@ var documentedLimits = [...]documentedLimit{
 	{"stream_events_max", 5000, 1048576, func(l *dispatcher.Limits) any { return &l.StreamEventsMax }, nil},
 	{"stream_bytes_max", 4194304, 1073741824, func(l *dispatcher.Limits) any { return &l.StreamBytesMax }, nil},
 	{"run_events_max", 100000, 16777216, func(l *dispatcher.Limits) any { return &l.RunEventsMax }, nil},
+	{"state_bytes_max", 1048576, 4194304, func(l *dispatcher.Limits) any { return &l.TurnBytesMax }, nil},
 }
 
 // in returns a limit in the unit of its key.
