@@ -29,7 +29,7 @@ func TestPutChangeAndDeleteTool(t *testing.T) {
 	if tool, ok := d.Registry.Tool("weather.get"); !ok || tool.Declared.URL != "http://127.0.0.1:9000/w" {
 		t.Errorf("%+v", tool)
 	}
-	repeated := f.mustApply(agents.OpPutTool, `{"name":"weather.get","url":"http://127.0.0.1:9000/w","timeout_ms":60000}`)
+	repeated := f.mustApply(agents.OpPutTool, `{"name":"weather.get","url":"http://127.0.0.1:9000/w","concurrency":64}`)
 	if repeated["created"] != false || repeated["changed"] != false || repeated["definition"] != first["definition"] {
 		t.Errorf("%v", repeated)
 	}

@@ -286,6 +286,20 @@ func TestTimeOfToolIsOver(t *testing.T) {
 	}
 }
 
+func TestServerLimitBoundsToolWithoutTimeout(t *testing.T) {
+	for own, want := range map[int64]actor.Duration{0: 5 * time.Second, 7: 7 * time.Millisecond} {
+		tool := pay
+		tool.Policy, tool.TimeoutMS = "allow", own
+		n := newNode(t, 1, agent("payer", using(pay.Name, `{"amount": 1}`)))
+		n.tools, n.limits.ToolTimeoutDefault = declared(tool), 5*time.Second
+		n.restart(1)
+		n.send("payer/s", "go")
+		if got := n.external[0].effect.Op.(Tool).Left; got != want {
+			t.Errorf("timeout_ms %d: the call has %v, want %v", own, got, want)
+		}
+	}
+}
+
 func TestToolCallChecks(t *testing.T) {
 	open, closed, short := pay, pay, pay
 	open.Policy, closed.Policy = "allow", "block"

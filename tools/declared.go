@@ -77,7 +77,7 @@ type Declared struct {
 	// argument of that name. If absent, the arguments are the body, or the query of a GET.
 	Body              jsontext.Value `json:"body,omitzero"`
 	InputSchema       jsontext.Value `json:"input_schema,omitzero"`
-	TimeoutMS         int64          `json:"timeout_ms,omitzero"`
+	TimeoutMS         int64          `json:"timeout_ms,omitzero"`  // 0: the limit tool_timeout_ms of the server
 	Idempotent        bool           `json:"idempotent,omitzero"`  // may be performed twice
 	CacheMS           int64          `json:"cache_ms,omitzero"`    // time in ms for which a result is given again; 0: none
 	Concurrency       int            `json:"concurrency,omitzero"` // calls at once on a node
@@ -121,13 +121,9 @@ func (d *Declared) String() string {
 	return fmt.Sprintf("%s %s, %s %s", d.Name, KindServer, cmp.Or(d.Method, Methods[0]), d.URL)
 }
 
-// Timeout returns the time limit of a call, without the time that it waits for approval.
-func (d *Declared) Timeout() actor.Duration {
-	if d.TimeoutMS == 0 {
-		return TimeoutDefault
-	}
-	return actor.Duration(d.TimeoutMS) * time.Millisecond
-}
+// Timeout returns the time limit of a call, without the time that it waits for approval; 0 means the limit
+// tool_timeout_ms of the server.
+func (d *Declared) Timeout() actor.Duration { return actor.Duration(d.TimeoutMS) * time.Millisecond }
 
 // ResultBytesMax returns the size of a result that an agent gets as a whole.
 func (d *Declared) ResultBytesMax() int {

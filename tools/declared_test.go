@@ -205,7 +205,7 @@ func manyHeaders(n int) string {
 // form is read unchanged.
 func TestDeclaredIsCanonical(t *testing.T) {
 	for _, same := range [][]string{
-		{`{` + weather + `}`, `{"kind":"server_tool","via":"http","method":"POST","timeout_ms":60000,"concurrency":64,"max_result_bytes":65536,
+		{`{` + weather + `}`, `{"kind":"server_tool","via":"http","method":"POST","concurrency":64,"max_result_bytes":65536,
 			"headers":{},"body":null,"idempotent":false,` + weather + `}`,
 			`{ "name" : "weather.get","url":"http://127.0.0.1:9000/w","input_schema":"{\"type\":\"object\", \"properties\":{\"city\":{\"type\":\"string\"}}}"}`},
 		{`{"tool_name":"a","kind":"client_tool"}`, `{"tool_name":"a","kind":"client_tool","input_schema":{"type": "object"},"metadata":null}`},

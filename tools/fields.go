@@ -324,7 +324,6 @@ func (d *Declared) setDefaults() {
 	if len(d.InputSchema) == 0 {
 		d.InputSchema = jsontext.Value(defaultInputSchema)
 	}
-	d.TimeoutMS = d.Timeout().Milliseconds()
 	d.Concurrency = cmp.Or(d.Concurrency, ConcurrencyDefault)
 	d.MaxResultBytes = d.ResultBytesMax()
 }

@@ -51,7 +51,8 @@ type Tool struct {
 	// Schema is the JSON Schema (2020-12) of the input. It has type object and no
 	// external references.
 	Schema string
-	// Timeout applies if the ask has none; 0 means TimeoutDefault.
+	// Timeout applies if the ask has none; 0 means TimeoutDefault, and for a declared tool the limit of the
+	// server.
 	Timeout actor.Duration
 	// Idempotent means that the tool may be executed twice. After a crash, an
 	// interrupted idempotent tool is executed again. The ask for any other
@@ -121,7 +122,7 @@ func (r *Registry) RegisterBuiltin(t Tool) error {
 		}
 		t.schema = s
 	}
-	if t.Timeout == 0 {
+	if t.Timeout == 0 && t.Declared == nil {
 		t.Timeout = TimeoutDefault
 	}
 	r.tools = slices.Insert(r.tools, at, t)

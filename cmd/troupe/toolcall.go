@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -61,7 +62,8 @@ func (c *ToolsCallCmd) Run(s streams) error {
 		return err
 	}
 	defer out.Close()
-	caller := tools.NewContext(actor.Call{To: actor.ID{Agent: "nobody"}}, d.Timeout(), nil) // a tool does not see it
+	left := cmp.Or(d.Timeout(), tools.TimeoutDefault)
+	caller := tools.NewContext(actor.Call{To: actor.ID{Agent: "nobody"}}, left, nil) // a tool does not see it
 	registry := invariant.Must(tools.NewRegistry().With([]tools.Declared{*d}, nil))
 	ask, refused := registry.Plan(caller,
 		actor.Ask{Kind: actor.AskTool, Name: d.Name, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(args)}}})
@@ -82,7 +84,7 @@ func (c *ToolsCallCmd) Run(s streams) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	start := time.Now()
-	answer := out.Tool(ctx, actor.EffectID{}, runtime.Tool{Name: d.Name, Input: input, Left: d.Timeout(), Declared: d})
+	answer := out.Tool(ctx, actor.EffectID{}, runtime.Tool{Name: d.Name, Input: input, Left: left, Declared: d})
 	took := time.Since(start).Round(time.Millisecond)
 	switch {
 	case ctx.Err() != nil:

@@ -31,7 +31,7 @@ type Config struct {
 	URL     string                  // endpoint of streamable HTTP
 	Headers map[string]tools.Header // sent with each request to the URL
 
-	TimeoutMS      int64  // maximum time of a call; 0: tools.TimeoutDefault
+	TimeoutMS      int64  // maximum time of a call; 0: the limit tool_timeout_ms of the server
 	MaxResultBytes int    // size of a result that an agent gets as a whole; 0: tools.ResultBytesDefault
 	Concurrency    int    // calls at once; 0: 16. Further calls wait
 	Identity       string // how it is told who asks, one of tools.Identities: in _meta; "": it is not

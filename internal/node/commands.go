@@ -30,6 +30,8 @@ type Commands struct {
 	agents atomic.Pointer[agentList]
 	tools  func() []agents.DeclaredTool // sorted by name; nil: the node has none
 
+	toolTimeout actor.Duration // of calls of tools without their own
+
 	devices *devices.Devices          // nil: the node has none
 	remote  func() []command.MCPStats // nil: the node has no MCP servers
 	chats   *chats                    // nil: the node has no models

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,13 +78,15 @@ func pageOf(all []command.Approval, q command.ApprovalsQuery) (out command.Appro
 	return out
 }
 
-// list returns the declared tools.
+// list returns the declared tools. The definition of one without its own time limit has that of the node.
 func (c toolCommands) list() (out command.Tools) {
 	if c.tools == nil {
 		return out
 	}
 	for _, d := range c.tools() {
-		out.All = append(out.All, command.Tool{Name: d.Name, Hash: d.Hash(), Owner: d.Owner, Definition: d.Encode()})
+		hash := d.Hash()
+		d.TimeoutMS = cmp.Or(d.TimeoutMS, c.toolTimeout.Milliseconds())
+		out.All = append(out.All, command.Tool{Name: d.Name, Hash: hash, Owner: d.Owner, Definition: d.Encode()})
 	}
 	return out
 }
