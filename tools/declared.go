@@ -22,9 +22,22 @@ const (
 	KindClient = "client_tool"
 )
 
-// ViaHTTP means that a request to a URL performs a server tool. It is the only way that users can
-// declare; see ViaGo and ViaMCP.
-const ViaHTTP = "http"
+// Ways in which a server tool that users declare is performed: by a request to a URL, and by a module of
+// WebAssembly. See also ViaGo and ViaMCP.
+const (
+	ViaHTTP = "http"
+	ViaWasm = "wasm"
+)
+
+// Grants of a module: what it sees beyond its arguments. Without them its clock and its randomness are the
+// same in each repetition of a call.
+const (
+	GrantClock  = "clock"
+	GrantRandom = "random"
+)
+
+// SHA256Digits is the length of Declared.SHA256.
+const SHA256Digits = 64
 
 // Values of OnFailure. If it is absent, agents of this server get the error, and the run of
 // an external agent fails.
@@ -75,7 +88,12 @@ type Declared struct {
 	Identity string `json:"identity,omitzero"`
 	// Body is the JSON body of the request, in which a string "{name}" is replaced by the
 	// argument of that name. If absent, the arguments are the body, or the query of a GET.
-	Body              jsontext.Value `json:"body,omitzero"`
+	Body jsontext.Value `json:"body,omitzero"`
+	// File is the path of a module, and SHA256 the sum of its bytes in lower-case hexadecimal digits. A server
+	// keeps modules by their sums; only files of tools are read with the paths in them.
+	File              string         `json:"file,omitzero"`
+	SHA256            string         `json:"sha256,omitzero"`
+	Grant             []string       `json:"grant,omitzero"` // of GrantClock and GrantRandom
 	InputSchema       jsontext.Value `json:"input_schema,omitzero"`
 	TimeoutMS         int64          `json:"timeout_ms,omitzero"`  // 0: the limit tool_timeout_ms of the server
 	Idempotent        bool           `json:"idempotent,omitzero"`  // may be performed twice
@@ -114,6 +132,9 @@ func (d *Declared) String() string {
 	}
 	if d.Via == ViaMCP {
 		return d.Name + " " + KindServer + " of an MCP server"
+	}
+	if d.Via == ViaWasm {
+		return fmt.Sprintf("%s %s, module %.12s", d.Name, KindServer, d.SHA256)
 	}
 	if d.IsLocal() {
 		return d.Name + " " + KindServer + ", a function of this program"

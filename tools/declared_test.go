@@ -17,6 +17,9 @@ import (
 
 const weather = `"tool_name":"weather.get","url":"http://127.0.0.1:9000/w","input_schema":{"type":"object","properties":{"city":{"type":"string"}}}`
 
+// module are members of a tool in WebAssembly.
+var module = `"tool_name":"a","via":"wasm","sha256":"` + strings.Repeat("0a", 32) + `"`
+
 func TestDeclaredErrors(t *testing.T) {
 	for _, c := range []struct{ definition, want string }{
 		{``, `want JSON, got nothing`},
@@ -29,7 +32,16 @@ func TestDeclaredErrors(t *testing.T) {
 		{`{` + weather + `,"colour":5}`, `colour: is unknown; known fields: tool_name, kind, via, description, url`},
 		{`{` + weather + `,"kind":"tool"}`, `kind: want server_tool or client_tool, got "tool"`},
 		{`{` + weather + `,"kind":7}`, `kind: want text, got 7`},
-		{`{` + weather + `,"via":"mcp"}`, `via: want http, got "mcp"`},
+		{`{` + weather + `,"via":"mcp"}`, `via: want http or wasm, got "mcp"`},
+		{`{` + weather + `,"via":"wasm"}`, `url: not allowed with via = "wasm"; remove it, or write via = "http"`},
+		{`{` + weather + `,"file":"x.wasm"}`, `file: not allowed with via = "http"; remove it, or write via = "wasm"`},
+		{`{"tool_name":"a","via":"wasm"}`, `sha256: want the SHA-256 of the module in 64 lower-case hexadecimal digits, got ""`},
+		{`{"tool_name":"a","via":"wasm","sha256":"` + strings.Repeat("A", 64) + `"}`, `sha256: want the SHA-256`},
+		{`{` + module + `,"grant":["files"]}`, `grant: want clock or random, got "files"`},
+		{`{` + module + `,"grant":[""]}`, `grant: want clock or random, got " "`},
+		{`{` + module + `,"grant":"clock"}`, `grant: want a list of texts, got text`},
+		{`{` + module + `,"grant":["clock","clock"]}`, `grant: names one thing twice`},
+		{`{"tool_name":"a","kind":"client_tool","grant":["clock"]}`, `grant: not allowed for a client_tool`},
 		{`{` + weather + `,"method":"post"}`, `method: want POST, GET, PUT, PATCH or DELETE, got "post"`},
 		{`{` + weather + `,"method":"GET","body":{}}`, `body: not allowed with method GET`},
 		{`{` + weather + `,"body":["{town}"]}`, `body: {town} is no property of input_schema`},
@@ -209,6 +221,7 @@ func TestDeclaredIsCanonical(t *testing.T) {
 			"headers":{},"body":null,"idempotent":false,` + weather + `}`,
 			`{ "name" : "weather.get","url":"http://127.0.0.1:9000/w","input_schema":"{\"type\":\"object\", \"properties\":{\"city\":{\"type\":\"string\"}}}"}`},
 		{`{"tool_name":"a","kind":"client_tool"}`, `{"tool_name":"a","kind":"client_tool","input_schema":{"type": "object"},"metadata":null}`},
+		{`{` + module + `,"cache_ms":5,"grant":["random","clock"]}`, `{` + module + `,"idempotent":true,"cache_ms":5,"grant":["clock","random"]}`},
 		{`{"tool_name":"a","url":"http://h","headers":{"X":"1"}}`, `{"tool_name":"a","url":"http://h","headers":{"X":{"value":"1"}}}`},
 	} {
 		var hash, encoded string

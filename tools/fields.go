@@ -55,6 +55,7 @@ type declaredField struct {
 	name     string
 	want     string // description of its type
 	server   bool   // not allowed for a client tool
+	via      string // of a server tool, the only way that the field belongs to; "": any
 	target   func(d *Declared) any
 	min, max int64 // of a number
 }
@@ -64,11 +65,14 @@ var declaredFields = []declaredField{
 	{name: "kind", want: "text", target: func(d *Declared) any { return &d.Kind }},
 	{name: "via", want: "text", server: true, target: func(d *Declared) any { return &d.Via }},
 	{name: "description", want: "text", target: func(d *Declared) any { return &d.Description }},
-	{name: "url", want: "text", server: true, target: func(d *Declared) any { return &d.URL }},
-	{name: "method", want: "text", server: true, target: func(d *Declared) any { return &d.Method }},
-	{name: "headers", want: "a table of headers", server: true, target: func(d *Declared) any { return &d.Headers }},
-	{name: "identity", want: "text", server: true, target: func(d *Declared) any { return &d.Identity }},
-	{name: "body", want: "JSON", server: true, target: func(d *Declared) any { return &d.Body }},
+	{name: "url", want: "text", server: true, via: ViaHTTP, target: func(d *Declared) any { return &d.URL }},
+	{name: "method", want: "text", server: true, via: ViaHTTP, target: func(d *Declared) any { return &d.Method }},
+	{name: "headers", want: "a table of headers", server: true, via: ViaHTTP, target: func(d *Declared) any { return &d.Headers }},
+	{name: "identity", want: "text", server: true, via: ViaHTTP, target: func(d *Declared) any { return &d.Identity }},
+	{name: "body", want: "JSON", server: true, via: ViaHTTP, target: func(d *Declared) any { return &d.Body }},
+	{name: "file", want: "text", server: true, via: ViaWasm, target: func(d *Declared) any { return &d.File }},
+	{name: "sha256", want: "text", server: true, via: ViaWasm, target: func(d *Declared) any { return &d.SHA256 }},
+	{name: "grant", want: "a list of texts", server: true, via: ViaWasm, target: func(d *Declared) any { return &d.Grant }},
 	{name: "input_schema", want: "a JSON schema", target: func(d *Declared) any { return &d.InputSchema }},
 	{name: "timeout_ms", min: 1, max: TimeoutMax.Milliseconds(), target: func(d *Declared) any { return &d.TimeoutMS }},
 	{name: "idempotent", want: "true or false", target: func(d *Declared) any { return &d.Idempotent }},
@@ -314,8 +318,11 @@ func (f *declaredField) number(d *Declared) int64 {
 func (d *Declared) setDefaults() {
 	d.Kind = cmp.Or(d.Kind, KindServer)
 	if d.Kind == KindServer {
-		if d.Via = cmp.Or(d.Via, ViaHTTP); d.Via == ViaHTTP {
+		switch d.Via = cmp.Or(d.Via, ViaHTTP); d.Via {
+		case ViaHTTP:
 			d.Method = cmp.Or(d.Method, Methods[0])
+		case ViaWasm:
+			d.Idempotent = true // a module has no effect outside
 		}
 	}
 	if len(d.Headers) == 0 {
@@ -362,8 +369,13 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 			}
 		}
 	} else {
-		choice("via", d.Via, ViaHTTP)
+		choice("via", d.Via, ViaHTTP, ViaWasm)
 		choice("method", d.Method, Methods...)
+		for _, f := range declaredFields {
+			if via := cmp.Or(d.Via, ViaHTTP); f.via != "" && f.via != via && !isZero(f.target(d)) && slices.Contains(declarable, via) {
+				report(f.name, "not allowed with via = %q; remove it, or write via = %q", via, f.via)
+			}
+		}
 	}
 	if err := checkText(d.Description, DescriptionBytesMax); err != nil {
 		report("description", "%v", err)
@@ -374,7 +386,21 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 	}
 	// Without a valid schema the placeholders cannot be checked.
 	known := func(name string) bool { return err != nil || properties[name] }
-	if d.Kind != KindClient {
+	if d.Kind != KindClient && d.Via == ViaWasm {
+		if !isSHA256(d.SHA256) {
+			report("sha256", "want the SHA-256 of the module in %d lower-case hexadecimal digits, got %.80q", SHA256Digits, d.SHA256)
+		}
+		for _, g := range d.Grant {
+			choice("grant", cmp.Or(g, " "), GrantClock, GrantRandom)
+		}
+		if slices.Sort(d.Grant); len(slices.Compact(slices.Clone(d.Grant))) != len(d.Grant) {
+			report("grant", "names one thing twice; remove one of them")
+		}
+		if err := checkText(d.File, urlBytesMax); err != nil {
+			report("file", "%v", err)
+		}
+	}
+	if d.Kind != KindClient && d.Via != ViaWasm {
 		choice("identity", d.Identity, Identities...)
 		ofIdentity := func(name string) bool { return strings.HasPrefix(name, identityHeaderPrefix) || known(name) }
 		if err := cmp.Or(d.checkIdentity(d.URL, true), checkURL(withoutIdentity(d.URL), ofIdentity)); err != nil {
@@ -403,7 +429,7 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 			report(f.name, "want %s, got %d", f.wanted(), n)
 		}
 	}
-	if d.CacheMS != 0 && !d.Idempotent {
+	if d.CacheMS != 0 && !d.Idempotent && d.Via != ViaWasm {
 		report("cache_ms", "needs idempotent = true: a result is kept only if another call would have the same effect")
 	}
 	choice("policy", d.Policy, runs.Allow.String(), runs.RequireApproval.String(), runs.Block.String())
@@ -438,8 +464,17 @@ func isZero(target any) bool {
 		return len(*v) == 0
 	case *map[string]Header:
 		return len(*v) == 0
+	case *[]string:
+		return len(*v) == 0
 	}
 	return true
+}
+
+// declarable are the ways that users may declare.
+var declarable = []string{ViaHTTP, ViaWasm}
+
+func isSHA256(text string) bool {
+	return len(text) == SHA256Digits && strings.Trim(text, "0123456789abcdef") == ""
 }
 
 func orList(values []string) string {

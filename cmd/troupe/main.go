@@ -49,6 +49,7 @@ type CLI struct {
 
 	Completion CompletionCmd `cmd:"" help:"Print a shell completion script."`
 	Complete   CompleteCmd   `cmd:"" hidden:"" help:"Print words for shell completion."`
+	WasmWorker WasmWorkerCmd `cmd:"" hidden:"" help:"Run modules of WebAssembly for a server."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }

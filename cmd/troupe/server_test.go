@@ -28,7 +28,7 @@ import (
 const asProgram = "TROUPE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
+	if os.Getenv(asProgram) != "" || len(os.Args) == 2 && os.Args[1] == "wasm-worker" { // a worker has no environment
 		os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr}))
 	}
 	os.Exit(m.Run())

@@ -15,7 +15,9 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/wasm"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
@@ -56,6 +58,14 @@ func (c *ToolsCallCmd) Run(s streams) error {
 	config, policy, err := c.outbound(s.err)
 	if err != nil {
 		return err
+	}
+	if d.Via == tools.ViaWasm {
+		workers, err := startWorkers(c.File, d)
+		if err != nil {
+			return err
+		}
+		defer workers.close()
+		config.Sandbox = workers
 	}
 	out, err := outbound.New(config)
 	if err != nil {
@@ -135,10 +145,43 @@ func (c *ToolsCallCmd) outbound(log io.Writer) (outbound.Config, *tools.Policy, 
 	return config, file.Policy, nil
 }
 
+// oneWorkers are workers whose modules are kept in a temporary folder.
+type oneWorkers struct {
+	*wasm.Workers
+	dir string
+}
+
+// startWorkers returns workers that have the module of a tool in a file.
+func startWorkers(path string, d *tools.Declared) (*oneWorkers, error) {
+	module, err := service.ReadModule(path, d)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "troupe-wasm-")
+	if err != nil {
+		return nil, err
+	}
+	w := &oneWorkers{wasm.New(wasm.Options{Command: wasmWorker(), Dir: dir}), dir}
+	if err := w.Install(d.SHA256, module); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *oneWorkers) close() {
+	w.Close()
+	_ = os.RemoveAll(w.dir)
+}
+
 // printToolRequest prints the request of a tool without its headers, which may hold secrets.
 func printToolRequest(w io.Writer, d *tools.Declared, input []byte) error {
 	if d.Kind == tools.KindClient {
 		return fmt.Errorf("tool %s: a device of the user performs a %s; this command has none", d.Name, tools.KindClient)
+	}
+	if d.Via == tools.ViaWasm {
+		_, err := fmt.Fprintf(w, "module %s\n%s\n", d.SHA256, input)
+		return err
 	}
 	request, refusal := upstream.HTTPTool{Name: d.Name, URL: d.URL, Method: d.Method, Body: d.Body}.Request(upstream.ToolInput{Arguments: input})
 	if refusal != nil {

@@ -64,6 +64,8 @@ type toolView struct {
 	Definition  string         `json:"definition"`
 	URL         string         `json:"url"`
 	Method      string         `json:"method"`
+	SHA256      string         `json:"sha256"`
+	Grant       []string       `json:"grant"`
 	Idempotent  bool           `json:"idempotent"`
 	Cache       int64          `json:"cache_ms"`
 	Summary     string         `json:"args_summary"`
@@ -158,6 +160,8 @@ func (t *toolView) print(out io.Writer) error {
 	put("kind", strings.TrimSpace(t.Kind+" "+t.Via))
 	put("description", t.Description)
 	put("request", strings.TrimSpace(t.Method+" "+t.URL))
+	put("module", t.SHA256)
+	put("granted", strings.Join(t.Grant, ", "))
 	for _, name := range slices.Sorted(maps.Keys(t.Headers)) {
 		source := "text"
 		if env := t.Headers[name].Env; env != "" {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -41,6 +42,8 @@ type Config struct {
 	Token func(run actor.CallID, invocation uint32, id actor.ID) string
 	// signs who asks for a call of a tool; nil: tools with a signed identity fail
 	Sign func(who *upstream.Identity, call upstream.SignedCall) string
+	// performs tools that are modules of WebAssembly; nil: they are refused
+	Sandbox Sandbox
 	// mark of this server in upstream.EgressHeader, by which it recognizes its own requests; "": "1"
 	Server string
 	// looks up an environment variable; nil: os.LookupEnv
@@ -62,6 +65,16 @@ type Config struct {
 	Roots *x509.CertPool
 	// resolves a host name to addresses; nil: the system's resolver
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+}
+
+// Sandbox performs tools that are modules of WebAssembly.
+type Sandbox interface {
+	// Install keeps a module, whose SHA-256 MUST be sum, for the tools that name it.
+	Install(sum string, module []byte) error
+	// Permit returns an error if a tool cannot be performed.
+	Permit(d *tools.Declared) error
+	// Perform performs a call on behalf of a user until ctx ends. A repetition of the call has the same id.
+	Perform(ctx context.Context, d *tools.Declared, user, id string, input []byte) actor.Answer
 }
 
 // Model configures one model of the node.

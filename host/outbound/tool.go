@@ -5,6 +5,7 @@ package outbound
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -76,11 +77,13 @@ func (s *toolSet) release(t *tool) {
 }
 
 // Tool performs a declared tool and returns its result, or one that was kept for it.
-func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool) (answer actor.Answer) {
+func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool) actor.Answer {
 	d := op.Declared
 	switch {
 	case d.Kind == tools.KindClient:
 		return refusedAnswer(actor.Refuse(actor.NoDevice, "tool %s: no active client", d.Name))
+	case d.Via == tools.ViaWasm:
+		return o.module(ctx, id, &op)
 	case d.Via != tools.ViaHTTP:
 		return refusedAnswer(actor.Refuse(actor.Unavailable, "tool %s: this node performs no tools via %.40q", d.Name, d.Via))
 	}
@@ -95,9 +98,7 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 		who := upstream.IdentityOf(call)
 		input.Identity = &who
 	}
-	if id != (actor.EffectID{}) { // unlike its String, the key holds the whole run ID
-		input.Key = fmt.Sprintf("%s.%d.%d", id.Run, id.Step, id.Index)
-	}
+	input.Key = keyOfEffect(id)
 	if d.Identity == tools.IdentityJWT {
 		if o.config.Sign == nil {
 			return refusedAnswer(actor.Refuse(actor.Unavailable, "tool %s: this server signs no identities", d.Name))
@@ -108,8 +109,40 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
+	return o.admitTool(ctx, &op, func(ctx context.Context, t *tool, backoff *sharedBackoff) actor.Answer {
+		return o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {}).Answer()
+	})
+}
+
+// module performs a tool that is a module of WebAssembly.
+func (o *Outbound) module(ctx context.Context, id actor.EffectID, op *runtime.Tool) actor.Answer {
+	if o.config.Sandbox == nil {
+		return refusedAnswer(actor.Refuse(actor.Unavailable, "tool %s: %v", op.Declared.Name, errNoSandbox))
+	}
+	ctx, cancel := context.WithTimeout(ctx, op.Left)
+	defer cancel()
+	return o.admitTool(ctx, op, func(ctx context.Context, _ *tool, _ *sharedBackoff) actor.Answer {
+		return o.config.Sandbox.Perform(ctx, op.Declared, op.Context.Call.Principal, keyOfEffect(id), op.Input)
+	})
+}
+
+// errNoSandbox is the error of a module on a server that performs none.
+var errNoSandbox = errors.New("this program performs no modules of WebAssembly; troupe serve does")
+
+// keyOfEffect returns the identity of a call, which its repetition has as well; "" for a call of no run. Unlike
+// the String of an effect, it holds the whole run ID.
+func keyOfEffect(id actor.EffectID) string {
+	if id == (actor.EffectID{}) {
+		return ""
+	}
+	return fmt.Sprintf("%s.%d.%d", id.Run, id.Step, id.Index)
+}
+
+// admitTool returns a kept result of a tool, or performs it once it is the turn of the call.
+func (o *Outbound) admitTool(ctx context.Context, op *runtime.Tool, perform func(context.Context, *tool, *sharedBackoff) actor.Answer) (answer actor.Answer) {
+	d, call := op.Declared, &op.Context.Call
 	if d.CacheMS > 0 {
-		key := keyOfCall(&op)
+		key := keyOfCall(op)
 		if kept, ok := o.results.get(key, o.now()); ok {
 			return kept
 		}
@@ -130,7 +163,7 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	defer t.queue.Release(call.Principal)
 	t.stats.acquire(0, o.now())
 	defer t.stats.release()
-	return o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {}).Answer()
+	return perform(ctx, t, backoff)
 }
 
 // httpTool returns a tool without its headers.
@@ -142,9 +175,15 @@ func httpTool(d *tools.Declared) upstream.HTTPTool {
 // the server may send the secrets in its headers to its URL.
 func (o *Outbound) PermitTool(d *tools.Declared) error { return o.config.PermitTool(d) }
 
-// PermitTool returns an error unless requests can be made of the definition of a tool, and its
-// secrets may be sent to its URL.
+// PermitTool returns an error unless the server has the module of a tool, or requests can be made of the
+// definition and its secrets may be sent to its URL.
 func (c *Config) PermitTool(d *tools.Declared) error {
+	if d.Via == tools.ViaWasm {
+		if c.Sandbox == nil {
+			return errNoSandbox
+		}
+		return c.Sandbox.Permit(d)
+	}
 	if err := httpTool(d).Check(); err != nil {
 		return err
 	}
@@ -155,10 +194,18 @@ func (c *Config) PermitTool(d *tools.Declared) error {
 // one, whose mistakes the registry names.
 func (o *Outbound) PermitDefinition(definition []byte) error {
 	d, err := tools.ReadDeclared(definition)
-	if err != nil || d.Via != tools.ViaHTTP {
+	if err != nil || d.Kind == tools.KindClient {
 		return nil
 	}
 	return o.PermitTool(&d)
+}
+
+// Install keeps a module of WebAssembly, whose SHA-256 MUST be sum, for the tools that name it.
+func (o *Outbound) Install(sum string, module []byte) error {
+	if o.config.Sandbox == nil {
+		return errNoSandbox
+	}
+	return o.config.Sandbox.Install(sum, module)
 }
 
 func (c *Config) permitHeaders(d *tools.Declared) error {

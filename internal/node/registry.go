@@ -88,6 +88,9 @@ func (n *Node) PutTool(ctx context.Context, d tools.Declared) (changed bool, war
 	return err == nil, warnings, err
 }
 
+// PutModule keeps a module of WebAssembly for the tools with this SHA-256.
+func (n *Node) PutModule(sum string, module []byte) error { return n.outbound.Install(sum, module) }
+
 // SetRemote replaces the tools of MCP servers. It returns once agents are offered them.
 func (n *Node) SetRemote(ctx context.Context, remote []tools.Tool) error {
 	ctx, cancel := context.WithTimeout(ctx, RegistryTimeout)

@@ -19,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/wasm"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -210,8 +211,34 @@ func (f *AgentFiles) readTool(path, text string) {
 	case len(f.Tools) == agents.DeclaredToolsMax:
 		f.Problems = append(f.Problems, FileProblem{File: path, Text: fmt.Sprintf("a folder declares at most %d tools", agents.DeclaredToolsMax)})
 	default:
+		if _, err := ReadModule(path, &d); err != nil {
+			f.Problems = append(f.Problems, FileProblem{File: path, Field: "file", Text: err.Error()})
+			return
+		}
 		f.Tools = append(f.Tools, ToolFile{path, d})
 	}
+}
+
+// ReadModule returns the module of a tool, which the file at path declares; nil if it has none.
+func ReadModule(path string, d *tools.Declared) ([]byte, error) {
+	if d.Via != tools.ViaWasm {
+		return nil, nil
+	}
+	if d.File == "" {
+		return nil, errors.New("is missing; want the path of the module, from the folder of this file")
+	}
+	at := d.File
+	if !filepath.IsAbs(at) {
+		at = filepath.Join(filepath.Dir(path), at)
+	}
+	module, err := readRegular(at, wasm.ModuleBytesMax)
+	if err != nil {
+		return nil, err
+	}
+	if err := wasm.CheckModule(module, d.SHA256); err != nil {
+		return nil, fmt.Errorf("%s %w", d.File, err)
+	}
+	return module, nil
 }
 
 // addError adds the problems of an error in a file.
@@ -422,6 +449,7 @@ func readOpen(file *os.File, limit int) ([]byte, error) {
 
 // AgentStore is the part of a node that stores agents and tools.
 type AgentStore interface {
+	PutModule(sum string, module []byte) error
 	PutTool(ctx context.Context, d tools.Declared) (changed bool, warnings []string, err error)
 	Tool(name string) (agents.DeclaredTool, bool)
 	PutAgent(ctx context.Context, spec agents.Spec) (changed bool, warnings []string, err error)
@@ -434,6 +462,15 @@ type AgentStore interface {
 func (f *AgentFiles) Apply(n AgentStore, log *slog.Logger) error {
 	for _, file := range f.Tools {
 		name := file.Declared.Name
+		switch module, err := ReadModule(file.Path, &file.Declared); {
+		case err != nil:
+			return fmt.Errorf("%s: file: %w", file.Path, err)
+		case module == nil:
+		default:
+			if err := n.PutModule(file.Declared.SHA256, module); err != nil {
+				return fmt.Errorf("%s: %w", file.Path, err)
+			}
+		}
 		changed, warnings, err := n.PutTool(context.Background(), file.Declared)
 		_, known := n.Tool(name)
 		if err := applied(log.With("tool", name, "file", file.Path), "tool", known, changed, warnings, err); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/mcp"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/wasm"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/link"
 	"github.com/troupe-run/troupe/internal/node"
@@ -40,7 +41,12 @@ type Config struct {
 	// Open sets the fields that the node provides: Keys, Secret, External, Backup
 	Gateway gateway.Config
 	MCP     map[string]mcp.Config // MCP servers by name
+	// WasmWorker is the command of a worker for modules of WebAssembly; empty: no modules are performed
+	WasmWorker []string
 }
+
+// ModulesFolder returns the folder of a data folder with the modules of tools.
+func ModulesFolder(data string) string { return filepath.Join(data, "wasm") }
 
 // MCPFolder returns the folder of a data folder with the lists of tools of MCP servers.
 func MCPFolder(data string) string { return filepath.Join(data, "mcp") }
@@ -55,6 +61,7 @@ type Service struct {
 	links     *link.Orchestrator
 	link      *link.Server // nil: no ingress can connect
 	mcp       *mcp.Servers
+	workers   *wasm.Workers // nil: no modules are performed
 	log       *slog.Logger
 	scheme    string // of URLs of listeners
 }
@@ -78,8 +85,13 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	available.bound(&c.Gateway)
 	c.Node.OpenFiles, c.Node.Descriptors = available.openFiles(), s.closeIdle
 	c.Node.Remote, c.Node.RemoteStats, c.Node.Offers = s.mcp.Tools(), s.mcpStats, s.mcpOffers
+	if len(c.WasmWorker) > 0 {
+		s.workers = wasm.New(wasm.Options{Command: c.WasmWorker, Dir: ModulesFolder(c.Node.Data), Logger: log})
+		c.Node.Outbound.Sandbox = s.workers
+	}
 	if s.Node, err = node.Open(c.Node, log); err != nil {
 		s.mcp.Close()
+		s.closeWorkers()
 		return nil, err
 	}
 	s.mcp.Start(s.SetRemote)
@@ -210,5 +222,12 @@ func (s *Service) Stop(ctx context.Context) error {
 	defer cancel()
 	err := s.Close(ctx)
 	s.mcp.Close() // later, so that calls of its tools resume at the next start
+	s.closeWorkers()
 	return err
+}
+
+func (s *Service) closeWorkers() {
+	if s.workers != nil {
+		s.workers.Close()
+	}
 }

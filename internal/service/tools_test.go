@@ -215,6 +215,13 @@ func TestToolFileOfGuide(t *testing.T) {
 	if _, err := agents.ReadToolTOML(text); err != nil {
 		t.Error(err)
 	}
+	const via = "```toml\nvia = \"wasm\"\n"
+	_, module, ok := strings.Cut(string(page), via)
+	module, _, closed := strings.Cut("[tool]\ntool_name = \"a\"\nvia = \"wasm\"\n"+module, "```")
+	if _, err := agents.ReadToolTOML(module); err != nil || !ok || !closed {
+		t.Errorf("the file of a module: %v", err)
+	}
+	text += module
 	for _, field := range tools.DeclaredFields() {
 		if !strings.Contains(text, "\n"+field+" = ") && !strings.Contains(text, "\n[tool."+field+"]") {
 			t.Errorf("the field %s is missing", field)

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+
+	"github.com/troupe-run/troupe/host/wasm"
+)
+
+// WasmWorkerCmd runs a module of WebAssembly for the server at the other end of its standard streams.
+type WasmWorkerCmd struct{}
+
+// Run executes the command.
+func (*WasmWorkerCmd) Run() error { return wasm.Serve(os.Stdin, os.Stdout) }
+
+// wasmWorker returns the command that starts a worker; nil if this program does not know its own file.
+func wasmWorker() []string {
+	self, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	return []string{self, "wasm-worker"}
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package wasm
+
+func closeInherited() {}
+
+func limitMemory() error { return nil }
+
+func limitFiles() error { return nil }
