@@ -164,28 +164,36 @@ func (t *orchestration) follow(intent contract.Intent) Action {
 	all := stages(p.Workflow.Steps)
 	t.records = []actor.Ask{decision}
 	for n := range len(all) - 1 {
-		asks := slices.Clone(t.records)
-		var asked []int
-		for i := all[n]; i < all[n+1] && !stop; i++ {
-			switch lack := p.lack(i); {
-			case p.Responses[i] != nil:
-			case lack != "":
-				p.Responses[i] = notCompleted(p.Workflow.Steps[i].Name, lack+" is needed for it, and was not completed")
-			default:
-				asks, asked = append(asks, p.ask(t, i)), append(asked, i)
+		for range stageTries {
+			asks := slices.Clone(t.records)
+			var asked []int
+			for i := all[n]; i < all[n+1] && !stop; i++ {
+				switch lack := p.lack(i); {
+				case p.Responses[i] != nil:
+				case lack != "":
+					p.Responses[i] = notCompleted(p.Workflow.Steps[i].Name, lack+" is needed for it, and was not completed")
+				default:
+					asks, asked = append(asks, p.ask(t, i)), append(asked, i)
+				}
 			}
-		}
-		if len(asks) > 0 {
+			if len(asks) == 0 {
+				break
+			}
 			got, action := t.take("acting", asks...)
 			if action != nil {
 				return *action
 			}
 			got, t.records = got[len(t.records):], nil
+			again := false
 			for k, i := range asked {
-				p.Responses[i] = p.read(t, i, got[k])
-				if wrong := p.Responses[i].Metadata.Misrouted; wrong != nil {
+				if p.Responses[i] = p.read(t, i, got[k]); t.tooMany(got, k) {
+					p.Responses[i], again = nil, true
+				} else if wrong := p.Responses[i].Metadata.Misrouted; wrong != nil {
 					t.records = append(t.records, Tool(tools.RecordRoute, intent.EncodeMisrouted(p.Workflow.Steps[i].Capability, wrong)))
 				}
+			}
+			if !again {
+				break
 			}
 		}
 		if p.failed(all[n], all[n+1]) >= 0 && p.Workflow.OnStepFailure != StepPartial {
@@ -193,6 +201,19 @@ func (t *orchestration) follow(intent contract.Intent) Action {
 		}
 	}
 	return t.answer(p, intent.Prefer, resumes && (stop || intent.Resume == "continue"))
+}
+
+// stageTries is the maximum number of actions of a stage. The runtime bounds the calls that an actor has open, so a stage
+// with more steps is asked in parts.
+const stageTries = contract.ComponentsMax
+
+// tooMany reports whether a request was refused because of the other calls of its stage: it is made once these are
+// answered. If no other one was made, the refusal stays.
+func (t *orchestration) tooMany(got []actor.Answer, k int) bool {
+	made := func(a actor.Answer) bool {
+		return a.Refusal == nil || a.Refusal.Reason != actor.Busy || a.Refusal.Scope != actor.ScopeCaller
+	}
+	return !made(got[k]) && slices.ContainsFunc(got, made)
 }
 
 // planOf returns the plan that an intent asks for.

@@ -65,6 +65,7 @@ type desk struct {
 	records map[string]string // by tool
 	prompts []upstream.Prompt
 	state   []actor.StateItem
+	open    int // requests of a stage that are made, if not 0; others are refused; less than 0: none is
 }
 
 func newDesk(t *testing.T, says ...string) *desk {
@@ -135,7 +136,11 @@ func (d *desk) say(b actor.Behavior, message string) actor.Outcome {
 		answers = nil
 		var stage []string
 		for _, ask := range action.Asks {
-			answers = append(answers, d.answer(ask))
+			if ask.Name == tools.RequestCapability && d.open != 0 && len(stage) >= d.open {
+				answers = append(answers, actor.Answer{Refusal: actor.RefuseBusy(actor.ScopeCaller, 0, "too many calls")})
+			} else {
+				answers = append(answers, d.answer(ask))
+			}
 			if ask.Name == tools.RequestCapability {
 				_, code, _ := strings.Cut(string(ask.Parts[0].Bytes), `{"capability_code":"`)
 				code, _, _ = strings.Cut(code, `"`)

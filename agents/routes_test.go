@@ -90,3 +90,20 @@ func TestMisroutedRequestIsRecorded(t *testing.T) {
 		t.Errorf("the user reads %q", text)
 	}
 }
+
+// A stage with more steps than calls may be open is asked in parts. A caller that is busy otherwise is no reason to
+// ask for ever.
+func TestWideStageIsAskedInParts(t *testing.T) {
+	d := newDesk(t, wantsCase)
+	d.open = 1
+	out := d.say(d.behavior("partial"), "Help me enter the market.")
+	if got := strings.Join(d.asked, " "); got != "CST_FRAME ANL_NPV+CHA_SIZE CHA_SIZE DOC_GENERATE" || out.Status != actor.Succeeded {
+		t.Errorf("asked %s, ends %v %s", got, out.Status, actor.TextOf(out.Parts))
+	}
+	d = newDesk(t, wantsCase)
+	d.open = -1
+	out = d.say(d.behavior("partial"), "Help me enter the market.")
+	if got := strings.Join(d.asked, " "); got != "CST_FRAME CHA_SIZE" || !strings.Contains(actor.TextOf(out.Parts), "not available now") {
+		t.Errorf("asked %s, says %s", got, actor.TextOf(out.Parts))
+	}
+}
