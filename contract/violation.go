@@ -3,6 +3,7 @@
 package contract
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -64,7 +65,7 @@ type member struct {
 
 // membersOf returns the members of a JSON object. Its error is a rule.
 func membersOf(b []byte, options ...jsontext.Options) ([]member, error) {
-	d := jsontext.NewDecoder(strings.NewReader(string(b)), options...)
+	d := jsontext.NewDecoder(bytes.NewBuffer(b), options...) // without a copy
 	if d.PeekKind() != '{' {
 		return nil, errors.New("want a JSON object")
 	}

@@ -45,6 +45,7 @@ var studies = []study{
 	{"first", studyFirst},
 	{"durable", studyDurable},
 	{"detached", studyDetached},
+	{"contract", studyContract},
 	{"http", studyHTTP},
 	{"loop", studyLoop},
 	{"tool", studyTool},
