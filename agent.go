@@ -40,6 +40,12 @@ type Agent struct {
 	// what Turn.Send and agent_call may ask of it, at most 64 names; another skill is refused with CodeInvalid. nil
 	// means anything.
 	Skills []string
+	// Code is the alias of the agent in requests for capabilities: three capitals such as "ANL"; empty for none.
+	Code string
+	// Provides declares the capabilities that others ask of the agent, at most 32, in TOML as in a file of an agent:
+	// [[provides]] with code, description, input_schema and so on. The message of such a turn is the request of the contract as
+	// JSON, and the answer is its response, or the result alone.
+	Provides string
 	// OneSession makes all messages that name no session share the session "main", which cannot
 	// be deleted. Otherwise each begins a session.
 	OneSession bool
@@ -97,6 +103,9 @@ func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 		return text, agentError(err)
 	}))
 	def := agents.Define(a.Name, cmp.Or(a.Version, "1"), a.Doc, behavior)
+	if err := agents.Declare(&def, a.Code, a.Provides); err != nil {
+		return actor.Definition{}, fmt.Errorf("agent %.80q: %w", a.Name, err)
+	}
 	def.Transcript, def.OneSession, def.MaxActive, def.Skills = transcript, a.OneSession, a.MaxActive, a.Skills
 	return def, nil
 }
@@ -137,7 +146,7 @@ func definitions(all []Agent, box *toolbox) (out []actor.Definition, err error) 
 		names[a.Name] = true
 		out = append(out, def)
 	}
-	return out, nil
+	return out, agents.CheckDeclarations(out)
 }
 
 func agentNames(all []Agent) (names []string) {
@@ -145,4 +154,14 @@ func agentNames(all []Agent) (names []string) {
 		names = append(names, a.Name)
 	}
 	return names
+}
+
+// providedCodes returns the codes of the capabilities of agents.
+func providedCodes(all []actor.Definition) (codes []string) {
+	for i := range all {
+		for k := range all[i].Provides {
+			codes = append(codes, all[i].Provides[k].Code)
+		}
+	}
+	return codes
 }

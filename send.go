@@ -79,6 +79,8 @@ func newTurn(turn *agents.Turn, agent *Agent, tools *toolbox) *Turn {
 // newOutcome returns the outcome of a call from its message.
 func newOutcome(message string) Answer {
 	var m struct {
+		Kind    string          `json:"kind"`
+		Text    string          `json:"text"`
 		Status  string          `json:"status"`
 		Output  json.RawMessage `json:"output"`
 		Caveats []string        `json:"caveats"`
@@ -91,6 +93,8 @@ func newOutcome(message string) Answer {
 	switch err := json.Unmarshal([]byte(message), &m); {
 	case err != nil:
 		return Answer{err: err}
+	case m.Kind == "reminder":
+		return Answer{text: m.Text, bytes: []byte(m.Text)}
 	case m.Status == "timeout":
 		return Answer{err: Refuse(CodeTimeout, "%s", m.Message)}
 	case m.Status == "error":

@@ -128,7 +128,7 @@ func Open(c Config) (s *Server, err error) {
 	}
 	var files *service.AgentFiles
 	if c.AgentFiles != "" {
-		if files, err = readAgentFiles(c.AgentFiles, service.Program{Agents: agentNames(c.Agents), Tools: nc.Tools}, log); err != nil {
+		if files, err = readAgentFiles(c.AgentFiles, service.Program{Agents: agentNames(c.Agents), Tools: nc.Tools, Provided: providedCodes(nc.Native)}, log); err != nil {
 			return nil, fmt.Errorf("troupe: %w", err)
 		}
 	}

@@ -22,6 +22,7 @@ type registryState struct {
 	principal string // whose rights the operation has: Operator for an administrator
 	by        maker
 	native    []string
+	provided  []string // codes of the capabilities of native agents
 	reserved  []string // names of the program that a new agent must not have
 	quotas    Quotas
 

@@ -5,6 +5,7 @@ package agents
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/contract"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // ProvidesMax is the maximum number of capabilities of an agent.
@@ -142,6 +144,70 @@ func (s *Spec) provided() (all []actor.Capability) {
 	return all
 }
 
+// Declare adds the code and the capabilities of an agent that is part of a program to its definition. They are
+// TOML: the tables [[provides]] of a file.
+func Declare(def *actor.Definition, code, tables string) error {
+	if code == "" && tables == "" {
+		return nil
+	}
+	spec, err := ReadTOML("name = \"" + def.Name + "\"\n" + tables)
+	if err != nil {
+		return fmt.Errorf("capabilities: %w", err)
+	}
+	bare, _ := ReadTOML("name = \"" + def.Name + "\"")
+	bare.Provides = spec.Provides
+	if string(bare.Encode()) != string(spec.Encode()) {
+		return errors.New("capabilities: want tables [[provides]] only")
+	}
+	all := spec.provided()
+	if _, err := contract.NewCatalog([]contract.Declaration{{Agent: def.Name, Code: code, Capabilities: all}}); err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "agent "+def.Name+": "))
+	}
+	def.Code, def.Provides = code, all
+	def.Hash = actor.HashOf(append(def.Hash[:], EncodeDeclaration(def)...))
+	return nil
+}
+
+// CheckDeclarations returns an error if agents of a program contradict each other.
+func CheckDeclarations(all []actor.Definition) error {
+	var declared []contract.Declaration
+	for i := range all {
+		declared = append(declared, contract.Declaration{Agent: all[i].Name, Code: all[i].Code, Capabilities: all[i].Provides})
+	}
+	_, err := contract.NewCatalog(declared)
+	return err
+}
+
+// declaration is the JSON form of what an agent of a program declares.
+type declaration struct {
+	Code     string       `json:"code,omitzero"`
+	Provides []Capability `json:"provides,omitzero"`
+}
+
+// EncodeDeclaration returns what an agent that has no spec declares for the catalog; nil: nothing.
+func EncodeDeclaration(def *actor.Definition) []byte {
+	if def.Spec != nil || def.Code == "" && len(def.Provides) == 0 {
+		return nil
+	}
+	d := declaration{Code: def.Code}
+	for i := range def.Provides {
+		c := &def.Provides[i]
+		d.Provides = append(d.Provides, Capability{Code: c.Code, Description: c.Description, Version: c.Version, TimeoutMS: c.Timeout.Milliseconds(), UserText: c.UserText,
+			Input: jsontext.Value(c.Input), Output: jsontext.Value(c.Output), Example: c.Example})
+	}
+	return invariant.Must(json.Marshal(d, json.Deterministic(true)))
+}
+
+// ReadDeclaration reads what EncodeDeclaration has returned for an agent.
+func ReadDeclaration(agent string, b []byte) (contract.Declaration, error) {
+	var d declaration
+	if err := json.Unmarshal(b, &d); err != nil {
+		return contract.Declaration{}, err
+	}
+	s := Spec{ID: agent, Code: d.Code, Provides: d.Provides}
+	return s.Declaration(), nil
+}
+
 // checkDeclaration returns the problem of what the spec declares for the catalog, if there is one.
 func (s *Spec) checkDeclaration() (problems Problems) {
 	if s.Code == "" && len(s.Provides) == 0 {
@@ -200,7 +266,7 @@ func (r registryState) unknownCapability(s *Spec) *actor.Refusal {
 	if len(s.Workflows) == 0 {
 		return nil
 	}
-	var known []string
+	known := slices.Clone(r.provided)
 	for _, item := range r.items {
 		if id, isAgent := AgentOf(item); isAgent && id != s.ID {
 			other, _ := r.agent(id)

@@ -56,6 +56,8 @@ const (
 type NativeNames struct {
 	Served   []string // no other agent has one
 	Reserved []string // of agents that are not served: a new agent has one only with actor.NameRights
+
+	Provided []string // codes of the capabilities of those that are served
 }
 
 // Registry returns the definition of the registry with these quotas.
@@ -81,7 +83,7 @@ type change struct {
 // operation because an earlier announcement was lost.
 func registryStep(quotas Quotas, native NativeNames, state State) (Action, error) {
 	call := state.Request.Call
-	s := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native.Served, quotas: quotas}
+	s := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native.Served, provided: native.Provided, quotas: quotas}
 	s.by.User = actor.FitText(call.Principal, runs.NameBytesMax)
 	var rights actor.Rights
 	if s.by.Key, rights = call.Authority(); rights == actor.AllRights {

@@ -69,6 +69,12 @@ func (c *Client) Catalog(k *Capabilities, all []command.Agent) *contract.Catalog
 func catalogOf(all []command.Agent, former *contract.Catalog) *contract.Catalog {
 	var declared []contract.Declaration
 	for i := range all {
+		if all[i].Declares != nil {
+			if d, err := agents.ReadDeclaration(all[i].Name, all[i].Declares); err == nil {
+				declared = append(declared, d)
+			}
+			continue
+		}
 		if all[i].System || !strings.Contains(string(all[i].Spec), `"provides"`) && !strings.Contains(string(all[i].Spec), `"code"`) {
 			continue
 		}

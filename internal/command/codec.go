@@ -488,11 +488,12 @@ func (e *encoder) agent(a *Agent) {
 	e.Bool(a.OneSession)
 	e.String(a.Owner)
 	list(e, a.Former, func(owner *string) { e.String(*owner) })
+	e.Bytes(a.Declares)
 }
 
 func (d *decoder) agent() Agent {
 	return Agent{Name: d.text(), Hash: d.Hash(), Doc: d.text(), Kind: actor.AgentKind(d.UintMax(uint64(actor.External), "kind of agent")),
-		Spec: d.Bytes(bytesMax), System: d.Bool(), Durability: actor.Durability(d.UintMax(uint64(actor.Volatile), "durability")), OneSession: d.Bool(), Owner: d.text(), Former: listOf(d, d.text)}
+		Spec: d.Bytes(bytesMax), System: d.Bool(), Durability: actor.Durability(d.UintMax(uint64(actor.Volatile), "durability")), OneSession: d.Bool(), Owner: d.text(), Former: listOf(d, d.text), Declares: d.Bytes(bytesMax)}
 }
 
 func (e *encoder) owner(o Owner) {

@@ -144,6 +144,7 @@ type Agent struct {
 	OneSession bool     // see actor.Definition
 	Owner      string   // likewise
 	Former     []string // FormerOwners
+	Declares   []byte   // code and capabilities of a native agent, as JSON; nil: none
 }
 
 // Owner is the actor that accepted a run, and the root of the run's tree.

@@ -63,11 +63,14 @@ func (e *ConflictError) Error() string {
 // has the name of a native one. Other names are reserved. The local tools are those of the program, and the remote ones those of
 // MCP servers. The policy decides about calls of all of them.
 func loadCatalog(stored store.Reader, native []actor.Definition, reserved []string, local, remote []tools.Tool, policy *tools.Policy, keys Keys, log *slog.Logger) (*catalogSync, error) {
-	var names []string
+	var names, provided []string
 	for _, def := range native {
 		names = append(names, def.Name)
+		for i := range def.Provides {
+			provided = append(provided, def.Provides[i].Code)
+		}
 	}
-	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(agents.DefaultQuotas(), agents.NativeNames{Served: names, Reserved: reserved}), agents.Session(), agents.Contexts()), keys: keys, items: map[string][]byte{}}
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(agents.DefaultQuotas(), agents.NativeNames{Served: names, Reserved: reserved, Provided: provided}), agents.Session(), agents.Contexts()), keys: keys, items: map[string][]byte{}}
 	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents, tools and API keys of the registry to this node.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {

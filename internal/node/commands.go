@@ -340,7 +340,7 @@ func (c *Commands) listAgents() command.Result {
 	var out command.Agents
 	for i := range definitions {
 		d := &definitions[i]
-		out.All = append(out.All, command.Agent{Name: d.Name, Hash: d.Hash, Doc: d.Doc, Kind: d.Kind, Spec: d.Spec, System: d.System, Durability: d.Durability, OneSession: d.OneSession, Owner: d.Owner, Former: d.FormerOwners})
+		out.All = append(out.All, command.Agent{Name: d.Name, Hash: d.Hash, Doc: d.Doc, Kind: d.Kind, Spec: d.Spec, System: d.System, Durability: d.Durability, OneSession: d.OneSession, Owner: d.Owner, Former: d.FormerOwners, Declares: agents.EncodeDeclaration(d)})
 	}
 	l := &agentList{definitions, out}
 	c.agents.Store(l)

@@ -34,6 +34,8 @@ type AgentFiles struct {
 	Tools    []ToolFile
 	Servers  []ServerFile
 	Problems []FileProblem // ordered by file and line
+
+	provided []string // see Program
 }
 
 // AgentFile is an agent and the file that declares it.
@@ -87,6 +89,8 @@ func ReadAgentFiles(dir string) (*AgentFiles, error) { return ReadAgentFilesOf(d
 type Program struct {
 	Agents []string // names
 	Tools  []tools.Tool
+
+	Provided []string // codes of the capabilities of these agents
 }
 
 // ReadAgentFilesOf is ReadAgentFiles for a program with agents and tools of its own.
@@ -98,7 +102,7 @@ func ReadAgentFilesOf(dir string, program Program) (*AgentFiles, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agents: %w", err)
 	}
-	f := &AgentFiles{}
+	f := &AgentFiles{provided: program.Provided}
 	count := 0
 	for _, entry := range entries {
 		if entry.IsDir() || filepath.Ext(entry.Name()) != ".toml" || strings.HasPrefix(entry.Name(), ".") {
@@ -307,7 +311,7 @@ func (f *AgentFiles) checkReferences(program Program) {
 // another one, and else a warning, because an agent that is not in a file may have it.
 func (f *AgentFiles) checkWorkflows() {
 	for _, a := range f.Agents {
-		var known []string
+		known := slices.Clone(f.provided)
 		for _, other := range f.Agents {
 			for _, c := range other.Spec.Provides {
 				if other.Spec.ID != a.Spec.ID {

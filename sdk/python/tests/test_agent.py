@@ -99,6 +99,42 @@ def test_agent_call_comes_back(troupe_server: TroupeServer) -> None:
     assert heard == [troupe.Outcome(asked.text, "completed", ["look", {"n": 1}, 30000], 0.9), None]
 
 
+def test_capability_of_an_orchestrator(troupe_server: TroupeServer) -> None:
+    schema = {"type": "object", "required": ["npv"], "properties": {"npv": {"type": "number"}}}
+
+    @agent("accountant", code="ACC", skills=["value"], provides=[troupe.Capability("ACC_NPV", "Computes a value.", version="1.0", timeout=15, output_schema=schema, example={})])
+    def accountant(turn: Turn) -> str:
+        return json.dumps({"npv": len(json.loads(turn.message)["inputs_json"])})
+
+    client = troupe_server.client
+    with accountant.start(troupe_server.url):
+        client.agents.create(
+            "front",
+            kind="orchestrator",
+            prompt='on value say {"primary_intent":"value","intent_confidence":1,"workflow":"value","inputs":{"rate":1}}',
+            workflow={"value": {"description": "a value", "steps": [{"title": "Value", "capability": "ACC_NPV"}]}},
+        )
+        assert client.call("front", "the value").text.startswith("Value: npv 1.")
+
+
+def test_reminder_comes_back(troupe_server: TroupeServer) -> None:
+    heard: list[troupe.Outcome] = []
+    news = threading.Event()
+
+    @agent("clock")
+    def clock(turn: Turn) -> str:
+        if turn.outcome is None:
+            return turn.remind("water the plants", after=0.02)
+        heard.append(turn.outcome)
+        news.set()
+        return "done"
+
+    with clock.start(troupe_server.url):
+        made = troupe_server.client.call("clock", "x").text
+        assert news.wait(30)
+    assert [(o.correlation, o.status, o.reminder) for o in heard] == [(made, "completed", "water the plants")]
+
+
 def test_failures_have_codes(troupe_server: TroupeServer, caplog: pytest.LogCaptureFixture) -> None:
     @agent("broken")
     def broken(turn: Turn) -> str:

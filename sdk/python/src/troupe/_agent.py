@@ -26,7 +26,7 @@ from ._flow import Patience, backoff, drive_async, request
 
 from ._server import Receive, SendMessage, Server
 from ._turn import AsyncTurn, Execution, Invocation, Turn
-from ._types import Answer
+from ._types import Answer, Capability
 
 log = logging.getLogger("troupe")
 
@@ -80,6 +80,9 @@ class Agent:
         *,
         description: str | None = None,
         capabilities: Sequence[str] = (),
+        code: str | None = None,
+        provides: Sequence[Capability] = (),
+        skills: Sequence[str] | None = None,
         concurrency: int = 64,
         invoke_timeout: float | None = None,
         transcript: str | None = None,
@@ -103,6 +106,12 @@ class Agent:
             self._fields["description"] = text
         if capabilities:
             self._fields["capabilities"] = list(capabilities)
+        if code is not None:
+            self._fields["code"] = code
+        if provides:
+            self._fields["provides"] = [c.fields() for c in provides]
+        if skills is not None:
+            self._fields["skills"] = list(skills)
         if invoke_timeout is not None:
             self._fields["limits"] = {"invoke_timeout_ms": max(1, round(invoke_timeout * 1000))}
         if transcript is not None:
@@ -523,6 +532,9 @@ def agent(
     *,
     description: str | None = None,
     capabilities: Sequence[str] = (),
+    code: str | None = None,
+    provides: Sequence[Capability] = (),
+    skills: Sequence[str] | None = None,
     concurrency: int = 64,
     invoke_timeout: float | None = None,
     transcript: str | None = None,

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 import httpx
@@ -380,9 +381,17 @@ class _Base:
             args["mode"] = mode
         return self._tool("agent_call", args, key)
 
+    def _remind(self, text: str, after: float | None, at: datetime | None, key: str | None) -> Flow[Json]:
+        args: dict[str, Json] = {"text": text}
+        if after is not None:
+            args["after"] = max(1, round(after * 1000))
+        if at is not None:
+            args["at"] = at.astimezone(timezone.utc).isoformat()
+        return self._tool("remind", args, key)
+
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome of an agent_call that is the message of this turn, or None if it is another message."""
+        """The outcome of an agent_call or a reminder that is the message of this turn, or None if it is another message."""
         return self._x.invocation.outcome
 
     def _create_context(self, data: Json, owner_type: str | None, owner_id: str | None, key: str | None) -> Flow[Context]:
@@ -451,6 +460,13 @@ class Turn(_Base):
         seconds, 60 if absent. mode is "execute" or "critique".
         """
         return correlation_of(self._do(self._agent_call(agent, skill, input, session, timeout, mode, key)))
+
+    def remind(self, text: str, *, after: float | None = None, at: datetime | None = None, key: str | None = None) -> str:
+        """Sends the agent a message after some seconds or at a time, and returns its correlation.
+
+        It is the message of a later turn of the same session, over restarts: see outcome.reminder.
+        """
+        return correlation_of(self._do(self._remind(text, after, at, key)))
 
 
 class ToolUse:
@@ -541,6 +557,13 @@ class AsyncTurn(_Base):
         seconds, 60 if absent. mode is "execute" or "critique".
         """
         return correlation_of(await self._do(self._agent_call(agent, skill, input, session, timeout, mode, key)))
+
+    async def remind(self, text: str, *, after: float | None = None, at: datetime | None = None, key: str | None = None) -> str:
+        """Sends the agent a message after some seconds or at a time, and returns its correlation.
+
+        It is the message of a later turn of the same session, over restarts: see outcome.reminder.
+        """
+        return correlation_of(await self._do(self._remind(text, after, at, key)))
 
 
 class AsyncToolUse:

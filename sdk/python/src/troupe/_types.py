@@ -42,10 +42,36 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came back from an agent_call."""
+class Capability:
+    """What an agent does for others: with @agent(provides=[Capability("DOC_GENERATE", "Writes a document.")]).
 
-    correlation: str  # that agent_call has returned
+    The message of such a turn is the request of the contract as JSON, and the answer is its response, or the
+    result alone.
+    """
+
+    code: str  # words of capitals joined by "_"
+    description: str
+    version: str = ""
+    timeout: float | None = None  # in seconds, of a request that names none
+    user_text: str = ""  # a line for users
+    input_schema: Object | None = None  # JSON Schemas of objects; the server checks both
+    output_schema: Object | None = None
+    example: Object | None = None  # inputs that fit
+
+    def fields(self) -> dict[str, Json]:
+        """The declaration as the server reads it."""
+        all: dict[str, Json] = {"code": self.code, "description": self.description, "version": self.version, "user_text": self.user_text}
+        all.update(input_schema=self.input_schema, output_schema=self.output_schema, example=self.example)
+        if self.timeout is not None:
+            all["timeout_ms"] = max(1, round(self.timeout * 1000))
+        return {name: value for name, value in all.items() if value not in (None, "")}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came back from an agent_call, or a reminder."""
+
+    correlation: str  # that agent_call or remind has returned
     status: str  # completed, error or timeout
     output: Json = None
     confidence: float = 0.0  # from 0 to 1
@@ -53,6 +79,7 @@ class Outcome:
     caveats: tuple[str, ...] = ()
     error_code: str = ""
     error_message: str = ""  # also of a timeout
+    reminder: str = ""  # text of a reminder
 
     @classmethod
     def of(cls, correlation: str, o: Object) -> Outcome:
@@ -66,6 +93,7 @@ class Outcome:
             tuple(o.get("caveats", ())),
             str(error.get("code", "")),
             str(error.get("message", "") or o.get("message", "")),
+            str(o.get("text", "")) if o.get("kind") == "reminder" else "",
         )
 
 
