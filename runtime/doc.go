@@ -75,7 +75,8 @@
 //	client.go         clients that wait at this cell
 //	tool_calls.go     calls of declared tools: checks, policy, results
 //	signals.go        signals to open runs
-//	pending.go       PendingCalls
+//	pending.go        PendingCalls
+//	working.go        WorkingRuns
 //	approvals.go      tool calls that wait for a person
 //	device_results.go results of client tools
 //	callback.go       calls that external agents add to their run

@@ -11,6 +11,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -104,6 +105,13 @@ func (e *Engine) Approvals(ctx context.Context, tenant string) ([]runtime.Approv
 // any. It fails while a cell is still loading its open runs.
 func (e *Engine) PendingCalls(ctx context.Context, tenant, session string) ([]runtime.PendingCall, error) {
 	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]runtime.PendingCall, bool) { return runtime.PendingCalls(c, tenant, session) })
+}
+
+// WorkingRuns returns the runs on which external agents of these names work, at most most of them. It
+// fails while a cell is still loading its open runs, unless it finds as many before.
+func (e *Engine) WorkingRuns(ctx context.Context, agents []string, most int) ([]store.RunOwner, error) {
+	all, err := ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]store.RunOwner, bool) { return runtime.WorkingRuns(c, agents, most) })
+	return all[:min(len(all), most)], err
 }
 
 // Approval returns the tool call of an actor with this ID if it waits for a decision. It does not

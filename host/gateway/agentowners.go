@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 // fetch it. The zero value is ready to use.
 type agentOwners struct {
 	mu   sync.Mutex
-	by   map[string]string // by agent; "" for one that is known to have none
+	by   map[string]string // by agent: its owner; "" for one that is known to have none
 	read time.Time
 }
 
@@ -34,8 +35,33 @@ func (o *agentOwners) of(node command.Node, agent string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if owner, known := o.by[agent]; known && time.Since(o.read) < agentOwnersAge {
-		return owner
+		return registrar(owner)
 	}
+	o.refresh(node)
+	owner := o.by[agent]
+	o.by[agent] = owner
+	return registrar(owner)
+}
+
+// agents returns the external agents of a principal, or with admin also those of the operator, in order
+// of their names.
+func (o *agentOwners) agents(node command.Node, principal string, admin bool) (names []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.by == nil || time.Since(o.read) >= agentOwnersAge {
+		o.refresh(node)
+	}
+	for name, owner := range o.by {
+		if owner != "" && (owner == principal || admin && owner == actor.OperatorUser) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// refresh reads the table. The caller holds mu.
+func (o *agentOwners) refresh(node command.Node) {
 	ctx, cancel := context.WithTimeout(context.Background(), agentOwnersTimeout)
 	defer cancel()
 	found, err := command.Find(ctx, node, localCaller.Principal, command.AgentsQuery{})
@@ -44,12 +70,10 @@ func (o *agentOwners) of(node command.Node, agent string) string {
 	}
 	for i := range found.All {
 		if a := &found.All[i]; a.Kind == actor.External {
-			o.by[a.Name] = registrar(a.Owner)
+			o.by[a.Name] = a.Owner
 		}
 	}
-	owner := o.by[agent]
-	o.read, o.by[agent] = time.Now(), owner
-	return owner
+	o.read = time.Now()
 }
 
 // registrar returns an owner of an agent, or "" if that is the operator.

@@ -45,7 +45,7 @@ type completion struct {
 
 // complete passes a request on to a model.
 func (s openAIRoutes) complete(ctx *fasthttp.RequestCtx) {
-	c := &completion{server: s.Server, by: callerOf(ctx), began: time.Now(), probed: time.Now()}
+	c := &completion{server: s.Server, began: time.Now(), probed: time.Now()}
 	p := c.bind(ctx)
 	free, r := s.streams.acquire(&c.by)
 	release := free
@@ -76,8 +76,14 @@ func (s openAIRoutes) complete(ctx *fasthttp.RequestCtx) {
 	p.write(ctx)
 }
 
-// bind finds the run that the request belongs to.
+// bind finds the run that the request belongs to: that of its token, the one that it names, or the only one on
+// which agents of its caller work.
 func (c *completion) bind(ctx *fasthttp.RequestCtx) *problem {
+	from := callerOf(ctx)
+	by, err := forwardedRuns{c.server}.only(&from)
+	if c.by = *by; err != nil {
+		return c.server.errorProblem(ctx, err)
+	}
 	if c.request.ID = header(ctx, requestIDHeader); c.request.ID == "" || len(c.request.ID) > actor.NameBytesMax || !isPrintable(c.request.ID) {
 		c.request.ID = "req_" + c.server.node.NewCallID().String()
 	}
@@ -87,7 +93,9 @@ func (c *completion) bind(ctx *fasthttp.RequestCtx) *problem {
 		p.Field = runHeader
 		return p
 	}
-	c.request.Run, c.request.Actor = c.by.Run, c.by.Actor
+	if c.request.Run, c.request.Actor = c.by.Run, c.by.Actor; !c.by.Run.IsZero() {
+		ctx.Response.Header.Set(runHeader, c.by.Run.String())
+	}
 	return nil
 }
 
@@ -300,6 +308,9 @@ func (p *problem) setUnknownModel() {
 // is chunked, so that one cut short, as by a crash of the server, is an error to them.
 func (c *completion) stream(ctx *fasthttp.RequestCtx, first *command.ChatPart, release func()) {
 	more := requestIDHeader + ": " + c.request.ID + "\r\n"
+	if !c.by.Run.IsZero() {
+		more += runHeader + ": " + c.by.Run.String() + "\r\n"
+	}
 	c.coding = transferCoding(ctx.Request.Header.IsHTTP11())
 	more += c.coding.header()
 	openEventStream(c.server, ctx, more, release, func(e eventStream, head []byte) { c.serve(e, append(head, c.coding.part(first.Bytes)...)) })

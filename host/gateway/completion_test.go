@@ -101,6 +101,44 @@ func TestCompletionIsRecordedInRun(t *testing.T) {
 	}
 }
 
+// A request with a key alone belongs to the only run on which agents of the key's user work.
+func TestCompletionOfOnlyRun(t *testing.T) {
+	d := startGateway(t)
+	mine, other := d.newUser(`"user":"maker","scopes":["agents","call","read"]`), d.newUser(`"user":"other","scopes":["agents","call","read"]`)
+	names := d.newUser(`"user":"proxy","act_as_user":true,"scopes":["agents","call"]`)
+	key := []string{"Authorization", "Bearer " + mine.key}
+	service := newExternalService(d, "outside", key...)
+	newExternalService(d, "theirs", "Authorization", "Bearer "+other.key)
+	ask := func(run, body string, headers ...string) {
+		t.Helper()
+		status, head, answer := d.do("POST", completionsRoute, body, headers...)
+		if status != 200 || head.Get(runHeader) != run || !strings.Contains(answer, "hi the") {
+			t.Errorf("%v: %d %v %s, want run %q", headers, status, head, answer, run)
+		}
+	}
+	recorded := func(in invocation, want int) {
+		t.Helper()
+		if events := d.modelEvents(in.run); len(events) != 2*want {
+			t.Errorf("got %v in run %s, want %d requests", events, in.run, want)
+		}
+	}
+	ask("", chatBody, key...)
+	first := service.begin("outside", `{"content":"x"}`)
+	ask(first.run, chatBody, key...)
+	ask(first.run, strings.Replace(chatBody, "{", `{"stream":true,`, 1), key...)
+	recorded(first, 2)
+	ask("", chatBody, "Authorization", "Bearer "+other.key)
+	ask("", chatBody, "Authorization", "Bearer "+names.key, userHeader, "maker")
+	second := service.begin("outside", `{"content":"x"}`, userHeader, "alice")
+	ask("", chatBody, key...)
+	ask(second.run, chatBody, append([]string{runHeader, second.run}, key...)...)
+	recorded(first, 2)
+	service.answers <- "done"
+	service.answers <- "done"
+	d.waitForEnd(first.run)
+	ask("", chatBody, key...)
+}
+
 // waitForEnd waits until a run has ended.
 func (d *testGateway) waitForEnd(run string) {
 	d.Helper()

@@ -5,6 +5,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/valyala/fasthttp"
 
@@ -102,7 +103,36 @@ func (s forwardedRuns) workingOn(by *caller, run actor.CallID) (*caller, *proble
 	case !ok || by.chats() || principal != by.User && !by.isAdmin():
 		return nil, runNotOpen(run)
 	}
-	return &caller{Principal: actor.Principal{Tenant: owner.Actor.Tenant, User: fmt.Sprintf("run:%s", run), Key: by.Key}, Run: run, Actor: owner.Actor, registrar: registrar(principal)}, nil
+	return by.workingOn(&owner, principal), nil
+}
+
+// workingOn returns the external agent that works on a run, with the credentials of by.
+func (c *caller) workingOn(run *command.Owner, principal string) *caller {
+	return &caller{Principal: actor.Principal{Tenant: run.Actor.Tenant, User: fmt.Sprintf("run:%s", run.Run), Key: c.Key}, Run: run.Run, Actor: run.Actor, registrar: registrar(principal)}
+}
+
+// only returns the caller itself or, if its external agents work on exactly one run, the agent that works on it. A
+// service whose client of the OpenAI API knows nothing but a base URL and a key can name no run. A request for another
+// user is none of an agent, and a run that keeps no events cannot record it.
+func (s forwardedRuns) only(by *caller) (*caller, error) {
+	if !by.Run.IsZero() || by.namedBy != "" || by.chats() {
+		return by, nil
+	}
+	names := slices.DeleteFunc(s.owners.agents(s.node, by.User, by.isAdmin()), func(name string) bool { return !by.finds(name) })
+	if len(names) == 0 {
+		return by, nil
+	}
+	working, err := lookup(s.Server, *by, command.WorkingQuery{Agents: names})
+	if err != nil || len(working.All) != 1 {
+		return by, err
+	}
+	run := &working.All[0]
+	all, err := lookup(s.Server, *by, command.AgentsQuery{})
+	i := slices.IndexFunc(all.All, func(a command.Agent) bool { return a.Name == run.Actor.Agent })
+	if err != nil || i < 0 || all.All[i].Durability == actor.Volatile {
+		return by, err
+	}
+	return by.workingOn(run, all.All[i].Owner), nil
 }
 
 // authorizeHead authorizes a request before its body, which may name a run. A key without the

@@ -26,7 +26,7 @@ type externalService struct {
 	answers chan string // a test sends the answer of the oldest request
 }
 
-func newExternalService(d *testGateway, name string) *externalService {
+func newExternalService(d *testGateway, name string, headers ...string) *externalService {
 	d.Helper()
 	s := &externalService{d, make(chan invocation, 8), make(chan string)}
 	ended := make(chan struct{})
@@ -46,7 +46,7 @@ func newExternalService(d *testGateway, name string) *externalService {
 	}))
 	d.Cleanup(served.Close)
 	d.Cleanup(func() { close(ended) })
-	if status, _, body := d.do("POST", "/v1/agents/register", `{"agent_id":"`+name+`","endpoint":"`+served.URL+`"}`); status != 201 {
+	if status, _, body := d.do("POST", "/v1/agents/register", `{"agent_id":"`+name+`","endpoint":"`+served.URL+`"}`, headers...); status != 201 {
 		d.Fatalf("%d %s", status, body)
 	}
 	return s

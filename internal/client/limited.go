@@ -3,6 +3,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -108,6 +109,10 @@ func (l *limited) Lookup(ctx context.Context, c command.Lookup) (command.Result,
 		err = l.checkAgent(q.Agent)
 	case command.ExternalQuery:
 		err = l.checkAgent(q.Name)
+	case command.WorkingQuery:
+		for _, name := range q.Agents {
+			err = cmp.Or(err, l.checkAgent(name))
+		}
 	case command.ContextQuery:
 		err = l.checkSession(ctx, c.By, q.Session)
 	case command.MessagesQuery:

@@ -110,6 +110,7 @@ const (
 	tagChat
 	tagChatPart
 	tagTasks
+	tagWorking
 )
 
 func (e *encoder) query(q Query) {
@@ -122,6 +123,9 @@ func (e *encoder) query(q Query) {
 	case OpenRunQuery:
 		e.Uint(tagOpenRun)
 		e.CallID(q.Run)
+	case WorkingQuery:
+		e.Uint(tagWorking)
+		list(e, q.Agents, func(name *string) { e.String(*name) })
 	case RunQuery:
 		e.Uint(tagRun)
 		e.CallID(q.Run)
@@ -239,6 +243,8 @@ func (d *decoder) query() Query {
 		return OwnerQuery{d.CallID()}
 	case tagOpenRun:
 		return OpenRunQuery{d.CallID()}
+	case tagWorking:
+		return WorkingQuery{listOf(d, d.text)}
 	case tagRun:
 		return RunQuery{d.CallID()}
 	case tagRuns:
@@ -305,6 +311,9 @@ func (e *encoder) result(r Result) {
 	case Owner:
 		e.Uint(tagOwner)
 		e.owner(r)
+	case Working:
+		e.Uint(tagWorking)
+		list(e, r.All, func(o *Owner) { e.owner(*o) })
 	case Run:
 		e.Uint(tagRun)
 		e.run(&r)
@@ -413,6 +422,8 @@ func (d *decoder) result() Result {
 		return Agents{listOf(d, d.agent)}
 	case tagOwner:
 		return d.owner()
+	case tagWorking:
+		return Working{listOf(d, d.owner)}
 	case tagRun:
 		return d.run()
 	case tagRuns:

@@ -53,6 +53,9 @@ type (
 	OwnerQuery struct{ Run actor.CallID }
 	// OpenRunQuery asks for the owner of an open run, in the namespace of any user.
 	OpenRunQuery struct{ Run actor.CallID }
+	// WorkingQuery asks for the runs on which external agents work, in the namespaces of all users:
+	// for none, one or WorkingMax of them.
+	WorkingQuery struct{ Agents []string }
 	// RunQuery asks for the state of a run.
 	RunQuery struct{ Run actor.CallID }
 	// RunsQuery asks for a page of the runs that a filter selects, newest first:
@@ -97,6 +100,7 @@ type (
 func (AgentsQuery) query()   {}
 func (OwnerQuery) query()    {}
 func (OpenRunQuery) query()  {}
+func (WorkingQuery) query()  {}
 func (RunQuery) query()      {}
 func (RunsQuery) query()     {}
 func (EveryRunQuery) query() {}
@@ -109,6 +113,7 @@ func (StatsQuery) query()    {}
 func (AgentsQuery) returns(Agents)     {}
 func (OwnerQuery) returns(Owner)       {}
 func (OpenRunQuery) returns(Owner)     {}
+func (WorkingQuery) returns(Working)   {}
 func (RunQuery) returns(Run)           {}
 func (RunsQuery) returns(Runs)         {}
 func (EveryRunQuery) returns(EveryRun) {}
@@ -120,6 +125,7 @@ func (StatsQuery) returns(Stats)       {}
 
 func (Agents) result()   {}
 func (Owner) result()    {}
+func (Working) result()  {}
 func (Run) result()      {}
 func (Runs) result()     {}
 func (EveryRun) result() {}
@@ -153,6 +159,12 @@ type Owner struct {
 	Root  actor.CallID
 	Actor actor.ID
 }
+
+// WorkingMax is the maximum number of runs in Working: the least that shows that a run is not the only one.
+const WorkingMax = 2
+
+// Working lists runs on which external agents work.
+type Working struct{ All []Owner }
 
 // Run is the state of a run, computed from its events.
 type Run struct {

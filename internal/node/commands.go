@@ -181,6 +181,8 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return read(ctx, c, &in.By, func(v View) (command.Owner, error) { return v.Owner(q.Run) })
 	case command.OpenRunQuery:
 		return read(ctx, c, &in.By, func(v View) (command.Owner, error) { return v.OpenRun(q.Run) })
+	case command.WorkingQuery:
+		return c.working(ctx, q)
 	case command.RunQuery:
 		return read(ctx, c, &in.By, func(v View) (command.Run, error) { return v.Run(q.Run) })
 	case command.RunsQuery:
@@ -371,6 +373,15 @@ func (c *Commands) listActors(ctx context.Context, tenant string, q command.Acto
 		}
 	}
 	return out, nil
+}
+
+// working returns the runs on which external agents work. A run is invoked after its beginning is durable.
+func (c *Commands) working(ctx context.Context, q command.WorkingQuery) (out command.Working, err error) {
+	found, err := c.engine.WorkingRuns(ctx, q.Agents, command.WorkingMax)
+	for _, owner := range found {
+		out.All = append(out.All, command.Owner(owner))
+	}
+	return out, errorOf(err)
 }
 
 var _ command.Node = (*Commands)(nil)
