@@ -80,7 +80,7 @@ func (s openAIRoutes) complete(ctx *fasthttp.RequestCtx) {
 // which agents of its caller work.
 func (c *completion) bind(ctx *fasthttp.RequestCtx) *problem {
 	from := callerOf(ctx)
-	by, err := forwardedRuns{c.server}.only(&from)
+	by, err := onlyRun(c.server, &from)
 	if c.by = *by; err != nil {
 		return c.server.errorProblem(ctx, err)
 	}

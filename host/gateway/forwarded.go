@@ -111,10 +111,10 @@ func (c *caller) workingOn(run *command.Owner, principal string) *caller {
 	return &caller{Principal: actor.Principal{Tenant: run.Actor.Tenant, User: fmt.Sprintf("run:%s", run.Run), Key: c.Key}, Run: run.Run, Actor: run.Actor, registrar: registrar(principal)}
 }
 
-// only returns the caller itself or, if its external agents work on exactly one run, the agent that works on it. A
+// onlyRun returns the caller itself or, if its external agents work on exactly one run, the agent that works on it. A
 // service whose client of the OpenAI API knows nothing but a base URL and a key can name no run. A request for another
 // user is none of an agent, and a run that keeps no events cannot record it.
-func (s forwardedRuns) only(by *caller) (*caller, error) {
+func onlyRun(s *Server, by *caller) (*caller, error) {
 	if !by.Run.IsZero() || by.namedBy != "" || by.chats() {
 		return by, nil
 	}
@@ -122,12 +122,12 @@ func (s forwardedRuns) only(by *caller) (*caller, error) {
 	if len(names) == 0 {
 		return by, nil
 	}
-	working, err := lookup(s.Server, *by, command.WorkingQuery{Agents: names})
+	working, err := lookup(s, *by, command.WorkingQuery{Agents: names})
 	if err != nil || len(working.All) != 1 {
 		return by, err
 	}
 	run := &working.All[0]
-	all, err := lookup(s.Server, *by, command.AgentsQuery{})
+	all, err := lookup(s, *by, command.AgentsQuery{})
 	i := slices.IndexFunc(all.All, func(a command.Agent) bool { return a.Name == run.Actor.Agent })
 	if err != nil || i < 0 || all.All[i].Durability == actor.Volatile {
 		return by, err
