@@ -20,7 +20,7 @@ type Type uint8
 const (
 	UserInput          Type = iota + 1 // a client's message was accepted
 	RunStarted                         // the turn started
-	RunPaused                          // own: the run is held by a call below it, or parked
+	RunPaused                          // own: the run waits for a decision about its tool call, is held by a call below it, or is parked
 	RunResumed                         // own: the run continues after RunPaused
 	RunDone                            // end: an answer
 	RunFailed                          // end: a refusal
@@ -97,8 +97,8 @@ var types = [...]struct {
 }{
 	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin | fProject | fPriority | fTrace | fClaimed | fRequest | fKey},
 	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt | fPriority},
-	RunPaused:        {"run_paused", fName, fUntil | fRefusal | fChild},
-	RunResumed:       {"run_resumed", 0, fName | fChild},
+	RunPaused:        {"run_paused", fName, fUntil | fRefusal | fChild | fApproval},
+	RunResumed:       {"run_resumed", 0, fName | fChild | fApproval},
 	RunDone:          {"run_done", fStatus | fText, fWarnings | fUsage},
 	RunFailed:        {"run_failed", fRefusal, 0},
 	RunCancelled:     {"run_cancelled", fRefusal, 0},

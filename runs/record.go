@@ -177,12 +177,18 @@ func (r *Record) update(e *Event) error {
 		r.Started, r.Actor, r.Root, r.Parent, r.Chain, r.Left = e.At, e.Actor, e.Root, e.Parent, e.Chain, e.Left
 		r.Attempt, r.User, r.Project, r.Priority = max(r.Attempt, e.Attempt), e.Principal, e.Project, e.Priority
 	case RunPaused:
+		if e.Approval != "" { // the state of its tool call shows it
+			break
+		}
 		r.resume(e.Child)
 		r.Pauses = append(r.Pauses, Pause{e.Name, e.Child, e.Until})
 		if e.Refusal != nil {
 			r.Refusal = e.Refusal
 		}
 	case RunResumed:
+		if e.Approval != "" {
+			break
+		}
 		r.resume(e.Child)
 		if e.Child.IsZero() {
 			r.Refusal = nil

@@ -118,7 +118,7 @@ func TestApprovalAtDepth(t *testing.T) {
 	if state := n.runs[root]; state.Status != runs.Done || state.Text != "top(mid(sent))" {
 		t.Errorf("got %s %q", state.Status, state.Text)
 	}
-	if got, want := n.types(a.ID.Run), "approval_created approval_decision tool_dispatched tool_result run_done"; !strings.HasSuffix(got, want) {
+	if got, want := n.types(a.ID.Run), "approval_created run_paused approval_decision run_resumed tool_dispatched tool_result run_done"; !strings.HasSuffix(got, want) {
 		t.Errorf("got events %s, want … %s", got, want)
 	}
 	call, found, err := runs.FoldToolCall(n.events[a.ID.Run], a.ID)

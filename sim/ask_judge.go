@@ -69,6 +69,8 @@ func (s *judgedStep) explainAsk(e *history.Event) {
 			if a, ok := s.admitted[e.Parent]; ok && len(a.Chain) == 0 {
 				s.want(e, e.Parent, runs.ApprovalRequired, anywhere)
 			}
+			p := s.want(e, e.Parent, runs.RunPaused, func(p *shownPayload) bool { return p.Approval == w.Payload.Approval })
+			same(s, p, "end", p.Payload.Until, w.Payload.Until)
 			return
 		}
 		d := s.want(e, e.Parent, runs.ToolDispatched, here)
@@ -316,6 +318,23 @@ func (s *judgedStep) explainPiece() {
 		s.sameText(e, actor.Text(p.Detail))
 	default:
 		s.sameText(e, actor.Text(p.Text))
+	}
+}
+
+// explainRepeat checks the event of an operation whose outcome makes a volatile actor repeat it, as when an agent has
+// registered at another address. The actor has no
+// record of that.
+func (s *judgedStep) explainRepeat() {
+	in, ok := s.in.(runtime.Outcome)
+	if !ok || len(s.ready.Entries) > 0 {
+		return
+	}
+	for i := range s.ready.Effects {
+		if e := &s.ready.Effects[i]; e.ID == in.ID && e.Attempt > 1 {
+			if a := s.take(in.ID.Run, runs.Attempt, at(in.ID.Step, in.ID.Index)); a != nil {
+				s.checkAttempt(a)
+			}
+		}
 	}
 }
 

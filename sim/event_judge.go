@@ -69,6 +69,7 @@ type shownPayload struct {
 	Index     uint16   `json:"index"`
 	Name      string   `json:"name"`
 	Child     string   `json:"child_run_id"`
+	Approval  string   `json:"approval_id"`
 	Until     string   `json:"until"`
 	Attempt   uint32   `json:"attempt"`
 	Status    string   `json:"status"`
@@ -163,6 +164,7 @@ func (j *eventJudge) step(c *cell, in runtime.Input, ready *runtime.Ready) {
 		s.explain(&ready.Events[i])
 	}
 	s.explainPiece()
+	s.explainRepeat()
 	for i := range ready.Entries {
 		s.explainEntry(&ready.Entries[i])
 	}

@@ -38,10 +38,15 @@ func (s *judgedStep) explainHold(e *history.Event) {
 // explainDecision checks the event of a decision about a tool call, or of its expiry.
 func (s *judgedStep) explainDecision(e *history.Event) {
 	here := at(e.Step, e.Index)
-	if s.take(e.Parent, runs.ApprovalExpired, here) != nil {
+	resumed := func(d *shownEvent) {
+		s.want(e, e.Parent, runs.RunResumed, func(p *shownPayload) bool { return p.Approval == d.Payload.Approval && p.Name == "approval" })
+	}
+	if x := s.take(e.Parent, runs.ApprovalExpired, here); x != nil {
+		resumed(x)
 		return
 	}
 	d := s.want(e, e.Parent, runs.ApprovalDecision, here)
+	resumed(d)
 	if m, ok := delivered[actor.Request](s.in); ok && m.Call.Operation == signals.OpDecide {
 		same(s, d, "principal", d.Payload.Principal, m.Call.Principal)
 	}

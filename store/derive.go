@@ -261,8 +261,9 @@ const UnmatchedText = "outcome unknown: "
 
 // Names of pauses.
 const (
-	heldName   = "held"
-	parkedName = "parked"
+	heldName     = "held"
+	parkedName   = "parked"
+	approvalName = "approval"
 )
 
 // add adds the next event, unless the events are only counted.
@@ -379,6 +380,7 @@ func (d *derivation) asked(a *Asked, index uint16) {
 					v.Name, v.Until, v.Text, v.Approval = shownName(out), a.Clock.Due(), a.Await.Summary, id
 				})
 			}
+			d.add(runs.RunPaused, func(v *runs.Event) { v.Name, v.Until, v.Approval = approvalName, a.Clock.Due(), id })
 		case !a.Open():
 			add(runs.ToolResult, func(v *runs.Event) { setResult(v, out.Kind, shownName(out), d.elapsed(a), a.Answer) })
 		default:
@@ -510,13 +512,18 @@ func (d *derivation) resolved(r *Resolved) {
 		})
 	}
 	id := runs.ToolCallID{Run: r.Run, Step: r.Step, Index: r.Index}.Approval()
+	resumed := func() {
+		d.add(runs.RunResumed, func(v *runs.Event) { v.Name, v.Approval = approvalName, id })
+	}
 	if r.Status == runs.ApprovalStatusExpired {
 		add(runs.ApprovalExpired, func(v *runs.Event) { v.Text, v.Approval = r.Detail, id })
+		resumed()
 		return
 	}
 	add(runs.ApprovalDecision, func(v *runs.Event) {
 		v.Kind, v.Text, v.Approval, v.Principal, v.Origin = r.Status.String(), r.Detail, id, a.Principal, a.Origin.String()
 	})
+	resumed()
 	if r.Status == runs.ApprovalStatusApproved {
 		add(runs.ToolDispatched, func(v *runs.Event) { v.Attempt, v.Left = 1, r.Left })
 	}

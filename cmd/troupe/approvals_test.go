@@ -139,7 +139,7 @@ func TestApprovalsAreDecided(t *testing.T) {
 	p.run(0, []string{"payments.transfer: pays 5.1 to anna\n{\"amount\":5.1,\"to\":\"anna\"}\napproved payments.transfer: pays 5.1 to anna\n", `payments.transfer SUCCEEDED: {"receipt":1}`}, nil, "approvals", "approve", id, "--reason", "asked Anna")
 	p.run(1, nil, []string{"approval_decided", "APPROVED", "asked Anna"}, "approvals", "reject", id)
 	p.run(0, []string{"status     APPROVED", ": asked Anna\n"}, nil, "approvals", "show", id)
-	p.run(0, []string{"policy_decision      2.0 payments.transfer require_approval", "approval_created     2.0 payments.transfer " + id, "approval_decision    2.0 payments.transfer APPROVED"}, nil, "runs", "events", runID)
+	p.run(0, []string{"policy_decision      2.0 payments.transfer require_approval", "approval_created     2.0 payments.transfer " + id, "run_paused           approval", "approval_decision    2.0 payments.transfer APPROVED", "run_resumed          approval"}, nil, "runs", "events", runID)
 	p.run(0, []string{"rejected payments.transfer: pays 6 to anna\n", "payments.transfer FAILED: "}, nil, "approvals", "reject", other, "--reason", "too much")
 	p.run(0, nil, []string{"no tool call waits"}, "approvals", "list")
 	if n := p.paid.Load(); n != 1 {

@@ -158,7 +158,7 @@ func (t *answerPrinter) render(e *runs.Event) (text, note string) {
 	case runs.ApprovalExpired:
 		note = fmt.Sprintf("%s: the approval has expired: %s", e.Name, e.Text)
 	case runs.RunPaused:
-		if !e.Child.IsZero() && e.Child == t.holder { // the note about its approval gives the reason
+		if e.Approval != "" || !e.Child.IsZero() && e.Child == t.holder { // the note about its approval gives the reason
 			return "", ""
 		}
 		text = t.endLine()
