@@ -25,7 +25,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	if !bytes.Equal(spec.Encode(), encoded) {
 		return actor.Definition{}, fmt.Errorf("agent %s: incomplete spec; parse it with ReadTOML or ReadJSON", spec.ID)
 	}
-	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Title: spec.Name, Doc: spec.Description, Capabilities: spec.Capabilities, Skills: spec.Skills, Coalesce: spec.Coalesce, Code: spec.Code, Provides: spec.provided(), UserText: spec.UserText, Spec: encoded}
+	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Title: spec.Name, Doc: spec.Description, Capabilities: spec.Capabilities, Skills: spec.Skills, Coalesce: spec.Coalesce, Code: spec.Code, Provides: spec.provided(), UserText: spec.UserText, Spec: spec.shown()}
 	if spec.Durability == "none" {
 		def.Durability = actor.Volatile
 	}
@@ -49,7 +49,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	switch spec.Kind {
 	case KindExternal:
 		def.Kind = actor.External
-		target := upstream.Target{URL: spec.Endpoint, AuthEnv: spec.Auth.Env, Concurrency: spec.Concurrency, Retry: spec.RetryPolicy(), Safe: spec.Retry == RetrySafe}
+		target := upstream.Target{URL: spec.Endpoint, AuthEnv: spec.Auth.Env, Sealed: spec.Auth.Sealed, Concurrency: spec.Concurrency, Retry: spec.RetryPolicy(), Safe: spec.Retry == RetrySafe}
 		if err := target.Check(); err != nil {
 			return actor.Definition{}, fmt.Errorf("agent %s: %w", spec.ID, err)
 		}

@@ -47,10 +47,12 @@ var specFields = []field{
 	{"retry", KindExternal, choice(func(s *Spec) *string { return &s.Retry }, RetryNever, RetryMatched, RetrySafe)},
 	{"concurrency", KindExternal, integer(1, upstream.ConcurrencyMax, func(s *Spec, n int64) { s.Concurrency = int(n) })},
 	{"auth.env", KindExternal, text(actor.NameBytesMax, func(s *Spec) *string { return &s.Auth.Env }, checkAuthEnv)},
+	{sealedField, KindExternal, text(upstream.SealedBytesMax, func(s *Spec) *string { return &s.Auth.Sealed }, nil)},
 
 	{"skills", "", list(SkillsMax, func(s *Spec) *[]string { return &s.Skills }, actor.CheckName)},
 	{"coalesce", "", boolean(func(s *Spec, b bool) { s.Coalesce = b })},
-	{"capabilities", "", list(CapabilitiesMax, func(s *Spec) *[]string { return &s.Capabilities }, actor.CheckName)},
+	{capabilitiesField, "", capabilities},
+	{detailsField, KindExternal, details},
 	{"code", "", text(3, func(s *Spec) *string { return &s.Code }, nil)},
 	{providesField, "", provides},
 	{"user_text", "", choice(func(s *Spec) *string { return &s.UserText }, contract.FlagCodes.String(), contract.RedactCodes.String(), contract.KeepCodes.String())},
@@ -230,6 +232,9 @@ func (s *Spec) missingFields() (problems Problems) {
 	if s.Kind == KindOrchestrator {
 		problems = append(problems, s.orchestratorProblems()...)
 	}
+	if s.Auth.Env != "" && s.Auth.Sealed != "" {
+		problems = append(problems, Problem{Field: "auth", Text: "want one credential: env, or another form"})
+	}
 	if s.Kind == KindExternal && s.Endpoint == "" {
 		problems = append(problems, Problem{Field: "endpoint", Text: `is missing; want the URL of the agent, like endpoint = "http://127.0.0.1:9001"`})
 	}
@@ -261,7 +266,7 @@ func unknownField(m member, kind string) string {
 	}
 	names = nil
 	for _, f := range specFields {
-		if f.allows(kind) {
+		if f.allows(kind) && f.name != sealedField && f.name != detailsField {
 			names = append(names, f.name)
 		}
 	}

@@ -76,6 +76,11 @@ func ReadTOML(text string) (Spec, error) {
 	if err != nil {
 		return Spec{}, Problems{problemOfTOML(err)}
 	}
+	for _, m := range members {
+		if m.path == sealedField || m.path == detailsField {
+			return Spec{}, Problems{{Line: m.line, Column: m.col, Field: m.path, Text: "is set by the server; remove it"}}
+		}
+	}
 	return newSpecOf(members)
 }
 
@@ -265,6 +270,9 @@ func jsonMembers(prefix string, b []byte) ([]member, error) {
 		one := member{path: path, value: jsonValue(raw)}
 		if prefix == workflowTable+"." && raw.Kind() == '{' {
 			one.value = namedObject{strings.TrimPrefix(path, prefix), raw.Clone()}
+		}
+		if path == capabilitiesField || path == detailsField {
+			one.value = newDescribed(raw, one.value)
 		}
 		if path == providesField && raw.Kind() == '[' {
 			var list objects

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/contract"
@@ -49,8 +50,10 @@ type Spec struct {
 	Auth        Auth   `json:"auth,omitzero"`
 
 	Capabilities []string `json:"capabilities,omitzero"` // tags
-	Skills       []string `json:"skills,omitzero"`       // what detached calls may ask of it; nil: anything
-	Coalesce     bool     `json:"coalesce,omitzero"`     // outcomes of its detached calls that wait have one turn
+	// Details are the capabilities as an external agent describes them, if that is no list of tags.
+	Details  jsontext.Value `json:"capability_details,omitzero"`
+	Skills   []string       `json:"skills,omitzero"`   // what detached calls may ask of it; nil: anything
+	Coalesce bool           `json:"coalesce,omitzero"` // outcomes of its detached calls that wait have one turn
 
 	// What the agent does for others, under the contract between agents.
 	Code     string       `json:"code,omitzero"` // alias of the agent: three capitals such as ANL
@@ -109,6 +112,22 @@ type Auth struct {
 	// Env is the name of the server's environment variable with the secret.
 	// It begins with upstream.AuthEnvPrefix.
 	Env string `json:"env,omitzero"`
+	// Sealed is a credential that the agent was registered with, sealed by upstream.SealAuth. It is never shown.
+	Sealed string `json:"sealed,omitzero"`
+	// Stored reports that there is one, in what is shown.
+	Stored bool `json:"stored,omitzero"`
+}
+
+// SealRegistration replaces the credential in the registration of an external agent by its sealed form. No credential
+// is stored in another one.
+func SealRegistration(secret, body []byte) ([]byte, *actor.Refusal) {
+	return upstream.SealAuth(secret, body)
+}
+
+// shown returns the encoded spec without its credential.
+func (s Spec) shown() []byte {
+	s.Auth = Auth{Env: s.Auth.Env, Stored: s.Auth.Sealed != ""}
+	return s.Encode()
 }
 
 // The kinds of Spec.

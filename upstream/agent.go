@@ -21,6 +21,8 @@ import (
 type Agent struct {
 	URL  string
 	Auth Secret // credential sent to the agent; "" sends none
+	// Header is the header of the credential; "" is authorization, with the scheme Bearer before it.
+	Header string
 }
 
 // Invocation is one message for an external agent.
@@ -128,6 +130,9 @@ func (a Agent) authorization() []Header {
 	if a.Auth == "" {
 		return nil
 	}
+	if a.Header != "" {
+		return []Header{{Name: a.Header, Value: a.Auth.Reveal(), Secret: true}}
+	}
 	return []Header{{Name: "authorization", Value: "Bearer " + a.Auth.Reveal(), Secret: true}}
 }
 
@@ -141,9 +146,11 @@ type AgentDecoder struct {
 	parser    *Parser
 	events    int
 	text      strings.Builder
-	jsonBytes int      // upper bound of the size of text in JSON
-	half      halfText // begin of a character that no piece has completed
-	unknown   []string // distinct names of skipped events, at most unknownEventsMax+1
+	jsonBytes int             // upper bound of the size of text in JSON
+	half      halfText        // begin of a character that no piece has completed
+	mask      masker          // of the credential of the request
+	sent      strings.Builder // text as the agent has sent it, up to OutputBytesMax, if mask may have changed it
+	unknown   []string        // distinct names of skipped events, at most unknownEventsMax+1
 	usage     Usage
 	done      bool
 	failure   *Failure
@@ -158,7 +165,13 @@ func NewAgentDecoder(name, run string, secrets Secrets, contentType string) (*Ag
 	if media := mediaType(contentType); !readableMedia(media) || strings.HasSuffix(media, "json") {
 		return nil, fail(Broken, actor.Unavailable, "%s answers with %q: want an event stream", name, secrets.quote(media, mediaBytesMax))
 	}
-	return &AgentDecoder{name: name, run: run, secrets: secrets, parser: NewParser(StreamLimits{})}, nil
+	return &AgentDecoder{name: name, run: run, secrets: secrets, parser: NewParser(StreamLimits{}), mask: masker{secrets: credentialsOf(secrets)}}, nil
+}
+
+// credentialsOf returns the secrets of an invocation that are masked in its answer. A run token is not: it is worthless
+// after the run, and the pieces of an answer would be held back for each that may begin one.
+func credentialsOf(secrets Secrets) Secrets {
+	return slices.DeleteFunc(secrets.long(), func(secret string) bool { return strings.HasPrefix(secret, "troupe-run.") })
 }
 
 // Done reports whether the agent has sent its done event.
@@ -251,7 +264,7 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 		case w.Run != "" && w.Run != d.run:
 			return d.failMalformed(e, "run_id %q is that of another run", d.secrets.quote(w.Run, mediaBytesMax))
 		}
-		return d.addText(d.half.join(string(w.Text.wireText)))
+		return d.addText(d.masked(d.half.join(string(w.Text.wireText))))
 	case "state":
 		var w struct {
 			State  wireText       `json:"state"`
@@ -267,7 +280,7 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 		case len(w.Detail) > detailBytesMax:
 			return d.failMalformed(e, "detail of %d bytes exceeds the maximum of %d", len(w.Detail), detailBytesMax)
 		}
-		return Delta{State: state, Detail: stateDetail(w.Detail)}
+		return Delta{State: d.mask.secrets.redact(state), Detail: d.mask.secrets.redact(stateDetail(w.Detail))}
 	case "done":
 		return d.finishAnswer(e)
 	case "error":
@@ -296,6 +309,14 @@ type agentText struct {
 func (t *agentText) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 	t.given = true
 	return t.wireText.UnmarshalJSONFrom(from)
+}
+
+// masked returns the part of a piece that can be passed on, without the credential of the request.
+func (d *AgentDecoder) masked(piece string) string {
+	if len(d.mask.secrets) > 0 && d.sent.Len()+len(piece) <= OutputBytesMax {
+		d.sent.WriteString(piece)
+	}
+	return d.mask.add(piece)
 }
 
 // addText appends valid text to the answer and returns its delta.
@@ -327,13 +348,16 @@ func (d *AgentDecoder) finishAnswer(e runs.Frame) Delta {
 		Usage jsontext.Value `json:"usage"`
 	}
 	var text wireText
-	rest := d.half.rest()
+	before, rest := d.text.String(), d.half.rest()
+	if len(d.mask.secrets) > 0 {
+		before = d.sent.String()
+	}
 	if unmarshal([]byte(e.Data), &w, lenient) == nil && len(w.Text) > 0 && unmarshal(w.Text, &text, lenient) == nil {
-		if more, ok := strings.CutPrefix(validText(string(text)), d.text.String()+rest); ok {
+		if more, ok := strings.CutPrefix(validText(string(text)), before+rest); ok {
 			rest += more
 		}
 	}
-	delta := d.addText(rest)
+	delta := d.addText(d.masked(rest) + d.mask.rest())
 	if d.failure == nil {
 		d.usage, d.done = agentUsage(w.Usage), true
 	}

@@ -386,3 +386,28 @@ func TestEvidenceOfInvocations(t *testing.T) {
 		}
 	}
 }
+
+// An agent that repeats its credential does not disclose it, in whatever pieces.
+func TestAgentAnswerHasNoCredential(t *testing.T) {
+	const secret = "s3cr3t-of-the-agent"
+	for name, body := range map[string]string{
+		"a piece":  "event: delta\ndata: {\"text\":\"it is " + secret + " again\"}\n\n",
+		"pieces":   "event: delta\ndata: {\"text\":\"it is s3cr\"}\n\nevent: delta\ndata: {\"text\":\"3t-of-the-agent again\"}\n\n",
+		"the end":  "event: delta\ndata: {\"text\":\"it is s3cr\"}\n\nevent: done\ndata: {\"text\":\"it is " + secret + " again\"}\n\n",
+		"no piece": "event: done\ndata: {\"text\":\"it is " + secret + " again\"}\n\n",
+	} {
+		d, f := upstream.NewAgentDecoder("helper", "run", upstream.Secrets{"Bearer " + secret, secret}, "text/event-stream")
+		if f != nil {
+			t.Fatal(f)
+		}
+		streamed := ""
+		deltas, f := d.Decode([]byte("event: state\ndata: {\"state\":\"has " + secret + "\",\"detail\":{\"x\":\"" + secret + "\"}}\n\n" + body + "event: done\ndata: {}\n\n"))
+		for _, delta := range deltas {
+			streamed += delta.State + delta.Detail + delta.Text
+		}
+		text := d.Completion().Text
+		if f != nil || strings.Contains(streamed+text, secret) || !strings.HasPrefix(text, "it is ") || !strings.HasSuffix(text, " again") || !strings.HasSuffix(streamed, text) {
+			t.Errorf("%s: got %q, streamed %q, %v", name, text, streamed, f)
+		}
+	}
+}

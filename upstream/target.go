@@ -18,6 +18,7 @@ const (
 	ConcurrencyDefault = 64
 	ConcurrencyMax     = 1024
 	authEnvMax         = 128
+	SealedBytesMax     = 1600 // of a sealed credential
 )
 
 // AuthEnvPrefix is the required prefix of the environment variables that a target
@@ -33,6 +34,8 @@ type Target struct {
 	// AuthEnv is the environment variable whose value is sent as authorization; ""
 	// sends none.
 	AuthEnv string
+	// Sealed is a credential that only the server opens, and only for the origin of URL; "" is none.
+	Sealed string
 	// Concurrency is the maximum number of concurrent invocations; 0 means
 	// ConcurrencyDefault.
 	Concurrency int
@@ -46,6 +49,7 @@ type (
 	targetJSON struct {
 		URL         string    `json:"url"`
 		AuthEnv     string    `json:"auth_env,omitzero"`
+		Sealed      string    `json:"auth_sealed,omitzero"`
 		Concurrency int       `json:"concurrency,omitzero"`
 		Retry       retryJSON `json:"retry,omitzero"`
 		Safe        bool      `json:"safe,omitzero"`
@@ -70,6 +74,9 @@ func (t Target) Check() error {
 			return fmt.Errorf("auth_env: want the name of an environment variable, %s followed by capitals, digits and '_', got %.40q", AuthEnvPrefix, t.AuthEnv)
 		}
 	}
+	if len(t.Sealed) > SealedBytesMax || t.Sealed != "" && t.AuthEnv != "" {
+		return fmt.Errorf("auth_sealed: want at most %d bytes, and no auth_env", SealedBytesMax)
+	}
 	if t.Concurrency < 0 || t.Concurrency > ConcurrencyMax {
 		return fmt.Errorf("concurrency: %d: want 1 to %d, or 0 for %d", t.Concurrency, ConcurrencyMax, ConcurrencyDefault)
 	}
@@ -80,7 +87,7 @@ func (t Target) Check() error {
 // bytes.
 func (t Target) Encode() []byte {
 	r := t.Retry
-	return marshal(targetJSON{t.URL, t.AuthEnv, t.Concurrency, retryJSON{r.Tries, r.Delay.Milliseconds(), r.DelayMax.Milliseconds(), r.Time.Milliseconds(), r.Exact}, t.Safe})
+	return marshal(targetJSON{t.URL, t.AuthEnv, t.Sealed, t.Concurrency, retryJSON{r.Tries, r.Delay.Milliseconds(), r.DelayMax.Milliseconds(), r.Time.Milliseconds(), r.Exact}, t.Safe})
 }
 
 // DecodeTarget decodes the output of Encode and rejects everything else.
@@ -99,7 +106,7 @@ func DecodeTarget(b []byte) (Target, error) {
 		}
 	}
 	millis := func(ms int64) actor.Duration { return actor.Duration(ms) * time.Millisecond }
-	t := Target{wire.URL, wire.AuthEnv, wire.Concurrency, RetryPolicy{r.Tries, millis(r.DelayMS), millis(r.DelayMaxMS), millis(r.TimeMS), r.Exact}, wire.Safe}
+	t := Target{wire.URL, wire.AuthEnv, wire.Sealed, wire.Concurrency, RetryPolicy{r.Tries, millis(r.DelayMS), millis(r.DelayMaxMS), millis(r.TimeMS), r.Exact}, wire.Safe}
 	if err := t.Check(); err != nil {
 		return Target{}, fmt.Errorf("target: %w", err)
 	}

@@ -93,9 +93,9 @@ func displayName(d command.Agent) string {
 type agentView struct {
 	ID         string         `json:"agent_id"`
 	Name       string         `json:"name"`
-	Code       string         `json:"code,omitempty"`     // in requests of the contract
-	Endpoint   string         `json:"endpoint,omitempty"` // external agents only
-	Tags       []string       `json:"capabilities"`
+	Code       string         `json:"code,omitempty"`              // in requests of the contract
+	Endpoint   string         `json:"endpoint,omitempty"`          // external agents only
+	Tags       any            `json:"capabilities"`                // as registered
 	Status     string         `json:"status"`                      // healthy, unhealthy, or unknown before the first contact
 	LastSeen   string         `json:"last_heartbeat_at,omitempty"` // external agents only
 	Circuit    string         `json:"circuit,omitempty"`           // external agents only
@@ -134,16 +134,22 @@ type waitView struct {
 }
 
 func (s *Server) newAgentView(d command.Agent) agentView {
-	v := agentView{ID: d.Name, Name: displayName(d), Tags: []string{}, Status: "healthy", Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
+	v := agentView{ID: d.Name, Name: displayName(d), Status: "healthy", Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
 	var spec struct {
 		Kind         string   `json:"kind"`
 		Code         string   `json:"code"`
 		Endpoint     string   `json:"endpoint"`
 		Capabilities []string `json:"capabilities"`
+
+		Details jsontext.Value `json:"capability_details"`
 	}
 	if d.Spec != nil && json.Unmarshal(d.Spec, &spec) == nil {
 		v.Kind = cmp.Or(spec.Kind, v.Kind)
-		v.Code, v.Endpoint, v.Tags = spec.Code, spec.Endpoint, append(v.Tags, spec.Capabilities...)
+		v.Code, v.Endpoint = spec.Code, spec.Endpoint
+	}
+	v.Tags = append([]string{}, spec.Capabilities...)
+	if len(spec.Details) > 0 {
+		v.Tags = spec.Details
 	}
 	if d.Kind == actor.External && s.config.External != nil {
 		at := s.config.External.LastSeen(d.Name)
@@ -288,7 +294,12 @@ func (s *Server) registerAgent(ctx *fasthttp.RequestCtx) { s.putAgent(ctx, agent
 // putAgent sends a spec to the registry, which validates it. An unchanged spec
 // has no effect.
 func (s *Server) putAgent(ctx *fasthttp.RequestCtx, operation string) {
-	spec, p := decodeBody(ctx, func(b []byte) ([]byte, *actor.Refusal) { return b, ingress.CheckObject(b) })
+	spec, p := decodeBody(ctx, func(b []byte) ([]byte, *actor.Refusal) {
+		if r := ingress.CheckObject(b); r != nil {
+			return b, r
+		}
+		return agents.SealRegistration(s.config.Secret, b)
+	})
 	if p == nil {
 		p = s.checkSecret(spec)
 	}

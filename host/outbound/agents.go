@@ -353,11 +353,11 @@ func (s *agents) recordPoll(a Agent, status int, now actor.Time) {
 // poll polls the health of one agent and returns the HTTP status, or 0 if it got
 // no response.
 func (o *Outbound) poll(a Agent) (status int) {
-	auth, err := o.config.secret(a.Target.AuthEnv)
+	agent, err := o.config.agentOf(a.Target)
 	if err != nil || o.config.Auth.Permit(a.Target) != nil {
 		return 0
 	}
-	r, refusal := upstream.Agent{URL: a.Target.URL, Auth: auth}.HealthRequest()
+	r, refusal := agent.HealthRequest()
 	if refusal != nil {
 		return 0
 	}

@@ -44,6 +44,8 @@ type Config struct {
 	Sign func(who *upstream.Identity, call upstream.SignedCall) string
 	// performs tools that are modules of WebAssembly; nil: they are refused
 	Sandbox Sandbox
+	// opens a sealed credential for the URL of an agent; nil: agents with one are not invoked
+	OpenAuth func(url, sealed string) (upstream.Header, error)
 	// mark of this server in upstream.EgressHeader, by which it recognizes its own requests; "": "1"
 	Server string
 	// looks up an environment variable; nil: os.LookupEnv
@@ -341,6 +343,23 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	return c
+}
+
+// agentOf returns an external agent with its credential.
+func (c *Config) agentOf(t upstream.Target) (upstream.Agent, error) {
+	a := upstream.Agent{URL: t.URL}
+	var err error
+	switch {
+	case t.Sealed == "":
+		a.Auth, err = c.secret(t.AuthEnv)
+	case c.OpenAuth == nil:
+		err = fmt.Errorf("this server cannot open the credential of the agent")
+	default:
+		var h upstream.Header
+		h, err = c.OpenAuth(t.URL, t.Sealed)
+		a.Header, a.Auth = h.Name, upstream.Secret(h.Value)
+	}
+	return a, err
 }
 
 // secret returns the value of an environment variable. An empty name yields an

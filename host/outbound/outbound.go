@@ -210,7 +210,7 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 	if err := o.config.Auth.Permit(target); err != nil {
 		return refusedAnswer(actor.Refuse(actor.Rejected, "agent %s: %v", op.Name, err))
 	}
-	auth, err := o.config.secret(target.AuthEnv)
+	agent, err := o.config.agentOf(target)
 	if err != nil {
 		return refusedAnswer(actor.Refuse(actor.Unavailable, "agent %s: %v", op.Name, err))
 	}
@@ -222,7 +222,7 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 	if invocation.Messages, err = upstream.DecodeTranscript(op.Messages); err != nil {
 		return refusedAnswer(actor.Refuse(actor.Invalid, "agent %s: messages: %v", op.Name, err))
 	}
-	order, refusal := upstream.Agent{URL: target.URL, Auth: auth}.Exchange(invocation, target.Safe,
+	order, refusal := agent.Exchange(invocation, target.Safe,
 		o.deadline(ctx, op.Left), upstream.AttemptLimits{Head: o.config.Patience.Head, Idle: o.config.Patience.Idle, Retry: target.Retry.Or(o.config.Patience.Retry)})
 	if refusal != nil {
 		return refusedAnswer(refusal)

@@ -152,7 +152,7 @@ var testModules = []string{"pgregory.net/rapid", porcupine, mcpSDK}
 
 // pureStd are the standard packages allowed in the pure layers: their results
 // depend on their arguments only, or pureNames restricts the names that may be used.
-var pureStd = strings.Fields(`bytes cmp container/heap container/list context crypto/ed25519 crypto/hmac crypto/sha256 crypto/subtle
+var pureStd = strings.Fields(`bytes cmp container/heap container/list context crypto/aes crypto/cipher crypto/ed25519 crypto/hmac crypto/sha256 crypto/subtle
 	encoding encoding/base64 encoding/binary encoding/hex encoding/json errors fmt hash hash/crc32 hash/fnv
 	hash/maphash html io maps math math/big math/bits math/rand/v2 net/netip net/url reflect regexp regexp/syntax slices sort
 	strconv strings text/tabwriter text/template time unicode unicode/utf8 unicode/utf16`)

@@ -266,7 +266,7 @@ func (c *catalogSync) externalAgents() []outbound.Agent {
 	var all []outbound.Agent
 	for _, s := range c.catalog.Specs {
 		if s.Kind == agents.KindExternal {
-			all = append(all, outbound.Agent{Name: s.ID, Target: upstream.Target{URL: s.Endpoint, AuthEnv: s.Auth.Env, Concurrency: s.Concurrency, Retry: s.RetryPolicy()}})
+			all = append(all, outbound.Agent{Name: s.ID, Target: upstream.Target{URL: s.Endpoint, AuthEnv: s.Auth.Env, Sealed: s.Auth.Sealed, Concurrency: s.Concurrency, Retry: s.RetryPolicy()}})
 		}
 	}
 	return all

@@ -142,6 +142,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		return ingress.Signer{Secret: n.secret}.Sign(&ingress.SignedIdentity{User: who.User, Session: who.Session, Agent: who.Agent, Run: who.Run,
 			Tool: call.Tool, URL: call.URL, Call: call.ID, Arguments: call.Arguments, Left: call.Left}, actor.Time(time.Now().UnixNano()))
 	}
+	c.Outbound.OpenAuth = func(url, sealed string) (upstream.Header, error) { return upstream.OpenAuth(n.secret, url, sealed) }
 	c.Outbound.Token = func(run actor.CallID, invocation uint32, id actor.ID) string {
 		return ingress.MintInvocationToken(n.secret, run, invocation, id)
 	}

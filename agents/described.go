@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Names of fields that SealAuth and described agents use.
+const (
+	sealedField       = "auth.sealed"
+	capabilitiesField = "capabilities"
+	detailsField      = "capability_details"
+)
+
+// DetailsBytesMax is the maximum length of described capabilities in bytes.
+const DetailsBytesMax = 16 << 10
+
+// described are the capabilities of an external agent as a value of any form: the protocol of external agents
+// leaves it open. They are kept as they are; the names in them are tags.
+type described struct {
+	raw  jsontext.Value // without white space
+	tags []string
+}
+
+// newDescribed returns a value of JSON as described, or, if it is a list of names or no list and no object, the
+// value as other fields have it.
+func newDescribed(raw jsontext.Value, value any) any {
+	names, isList := value.([]any)
+	isName := func(v any) bool { _, ok := v.(string); return ok }
+	if raw.Kind() != '{' && !isList || isList && !slices.ContainsFunc(names, func(v any) bool { return !isName(v) }) {
+		return value
+	}
+	d := described{raw: raw.Clone()}
+	if d.raw.Compact() != nil {
+		return value
+	}
+	add := func(name string) {
+		if actor.CheckName(name) == nil && !slices.Contains(d.tags, name) && len(d.tags) < CapabilitiesMax {
+			d.tags = append(d.tags, name)
+		}
+	}
+	var list []jsontext.Value
+	if raw.Kind() == '{' {
+		var members map[string]jsontext.Value
+		if json.Unmarshal(raw, &members) != nil {
+			return value
+		}
+		for name, v := range members {
+			if k := v.Kind(); k != 'f' && k != 'n' {
+				add(name)
+			}
+		}
+		slices.Sort(d.tags)
+		return d
+	}
+	_ = json.Unmarshal(raw, &list)
+	for _, v := range list {
+		var name string
+		var one struct {
+			Name string `json:"name"`
+		}
+		if json.Unmarshal(v, &name) == nil {
+			add(name)
+		} else if json.Unmarshal(v, &one) == nil {
+			add(one.Name)
+		}
+	}
+	return d
+}
+
+// capabilities sets tags, or capabilities in a form of their own.
+func capabilities(s *Spec, v any) error {
+	d, ok := v.(described)
+	if !ok {
+		return list(CapabilitiesMax, func(s *Spec) *[]string { return &s.Capabilities }, actor.CheckName)(s, v)
+	}
+	if s.Kind != KindExternal {
+		return fmt.Errorf(`want a list of text, like ["a", "b"]: only external agents describe capabilities in another form`)
+	}
+	s.Capabilities = d.tags
+	return details(s, v)
+}
+
+// details sets capabilities in a form of their own.
+func details(s *Spec, v any) error {
+	d, ok := v.(described)
+	switch {
+	case !ok:
+		return fmt.Errorf("want an object, or a list with objects")
+	case len(d.raw) > DetailsBytesMax:
+		return fmt.Errorf("%d bytes, at most %d allowed", len(d.raw), DetailsBytesMax)
+	}
+	s.Details = d.raw
+	return nil
+}
