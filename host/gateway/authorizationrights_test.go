@@ -155,6 +155,7 @@ var routeRights = []routeRight{
 	{"POST /v1/backups", "make backups", "/v1/backups", `{"name":"backup"}`, 201, shared},
 	{"GET /metrics", "see metrics", "/metrics", "", 200, shared},
 	{"GET /chat", "see pages", "/chat", "", 200, shared},
+	{"GET /console", "see pages", "/console", "", 200, shared},
 	{"GET /assets/{id}", "see pages", "/assets/chat.js", "", 200, shared},
 	{"GET /.well-known/jwks.json", "see pages", "/.well-known/jwks.json", "", 200, shared},
 	{"GET /healthz", "see health", "/healthz", "", 200, shared},

@@ -9,6 +9,7 @@
 //	GET             /readyz
 //	GET             /metrics
 //	GET             /chat
+//	GET             /console
 //	GET             /assets/{id}
 //	GET             /.well-known/jwks.json
 //	GET POST        /v1/agents

@@ -102,6 +102,10 @@ func (p *ChatPage) Check() error {
 // chatPage answers with the chat page.
 func chatPage(ctx *fasthttp.RequestCtx) { webTable["chat.html"].write(ctx) }
 
+// consolePage answers with the console. The page has no contents of its own: the requests that it sends need the
+// scope operator.
+func consolePage(ctx *fasthttp.RequestCtx) { webTable["console.html"].write(ctx) }
+
 // webAsset answers with a script, a style or an image of a page.
 func webAsset(ctx *fasthttp.RequestCtx) {
 	f, ok := webTable[pathParam(ctx, "id")]

@@ -28,9 +28,9 @@ func TestChatSettingsAreListedWithTheAgents(t *testing.T) {
 	}
 }
 
-// The chat page and its files load only one another, with a policy that forbids everything else. Browsers use
+// The pages and their files load only one another, with a policy that forbids everything else. Browsers use
 // their copies while the files are unchanged.
-func TestChatPageLoadsItsOwnFilesOnly(t *testing.T) {
+func TestPagesLoadTheirOwnFilesOnly(t *testing.T) {
 	d := startGateway(t, echoAgent("echo", actor.Journaled))
 	get := func(target string, headers ...string) (int, http.Header, string) {
 		t.Helper()
@@ -38,7 +38,7 @@ func TestChatPageLoadsItsOwnFilesOnly(t *testing.T) {
 		return status, header, body
 	}
 	loaded := regexp.MustCompile(`(?:src|href)="([^"]*)"|from "([^"]*)"`)
-	seen, next := map[string]bool{}, []string{"/chat"}
+	seen, next := map[string]bool{}, []string{"/chat", "/console"}
 	for len(next) > 0 {
 		target := next[0]
 		if next = next[1:]; seen[target] || strings.HasPrefix(target, "#") {
@@ -71,11 +71,11 @@ func TestChatPageLoadsItsOwnFilesOnly(t *testing.T) {
 		}
 	}
 	for name := range webTable {
-		if name != "chat.html" && !seen["/assets/"+name] {
+		if path.Ext(name) != ".html" && !seen["/assets/"+name] {
 			t.Errorf("no page loads %s", name)
 		}
 	}
-	for _, target := range []string{"/assets/chat.html", "/assets/none.js", "/assets/..", "/chat/"} {
+	for _, target := range []string{"/assets/chat.html", "/assets/console.html", "/assets/none.js", "/assets/..", "/chat/"} {
 		if status, _, _ := get(target); status != 404 && status != 400 {
 			t.Errorf("%s: %d", target, status)
 		}

@@ -51,6 +51,7 @@ func (s *Server) routes() []route {
 		{get, "/readyz", scopePublic, nil, s.readyz},
 		{get, "/metrics", operator, nil, s.getMetrics},
 		{get, "/chat", scopePublic, nil, chatPage},
+		{get, "/console", scopePublic, nil, consolePage},
 		{get, "/assets/{id}", scopePublic, nil, webAsset},
 		{get, keySetRoute, scopePublic, nil, keySet(s.config.Secret)},
 

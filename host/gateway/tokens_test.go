@@ -24,7 +24,7 @@ var customersMay = []string{
 	"GET /v1/sessions", "POST /v1/sessions", "GET /v1/sessions/{id}", "DELETE /v1/sessions/{id}", "GET /v1/sessions/{id}/messages",
 	"GET /v1/runs/{id}", "POST /v1/runs/{id}:cancel", "POST /v1/tool_calls/{id}:result",
 	"GET /v1/approvals/{id}", "POST /v1/approvals/{id}:decide",
-	"GET /.well-known/jwks.json", "GET /chat", "GET /assets/{id}", "GET /healthz", "GET /readyz", "GET /v1/ws",
+	"GET /.well-known/jwks.json", "GET /chat", "GET /console", "GET /assets/{id}", "GET /healthz", "GET /readyz", "GET /v1/ws",
 }
 
 // A customer uses the routes of the list and no other: a route that is added is closed to it.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	_ "embed" // the clients' own programs
 	"fmt"
@@ -32,6 +33,8 @@ var (
 	channelNode string
 	//go:embed chat.mjs
 	chatBrowser string
+	//go:embed console.mjs
+	consoleBrowser string
 )
 
 // cutsMin is the number of connections of a client that are cut at a random byte.
@@ -57,7 +60,7 @@ func (h *harness) checkChannels(python, node, npm, chromium string) error {
 	venv := filepath.Join(h.dir, "venv")
 	fmt.Println("npm install ws@8 playwright-core@1")
 	installs := [][]string{{npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "ws@8", "playwright-core@1"}}
-	if !h.chatOnly {
+	if !h.chatOnly && !h.consoleOnly {
 		fmt.Println("pip install websockets")
 		installs = append(installs, []string{python, "-m", "venv", venv},
 			[]string{filepath.Join(venv, "bin", "pip"), "install", "--quiet", "--disable-pip-version-check", "websockets>=13"})
@@ -69,15 +72,18 @@ func (h *harness) checkChannels(python, node, npm, chromium string) error {
 			return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
 		}
 	}
-	programs := map[string]string{"channel.py": channelPython, "channel.mjs": channelNode, "chat.mjs": chatBrowser}
+	programs := map[string]string{"channel.py": channelPython, "channel.mjs": channelNode, "chat.mjs": chatBrowser, "console.mjs": consoleBrowser}
 	for name, text := range programs {
 		if err := os.WriteFile(filepath.Join(h.dir, "npm", name), []byte(text), 0o600); err != nil {
 			return err
 		}
 	}
 	at := func(name string) string { return filepath.Join(h.dir, "npm", name) }
-	if h.chatOnly {
+	switch {
+	case h.chatOnly:
 		return h.checkChat(node, at("chat.mjs"), chromium)
+	case h.consoleOnly:
+		return h.checkConsole(node, at("console.mjs"), chromium)
 	}
 	for _, client := range []struct{ name, program, file string }{
 		{"Python's websockets", filepath.Join(venv, "bin", "python"), "channel.py"}, {"npm's ws", node, "channel.mjs"},
@@ -86,7 +92,10 @@ func (h *harness) checkChannels(python, node, npm, chromium string) error {
 			return fmt.Errorf("%s: %w", client.name, err)
 		}
 	}
-	return h.checkChat(node, at("chat.mjs"), chromium)
+	if err := h.checkChat(node, at("chat.mjs"), chromium); err != nil {
+		return err
+	}
+	return h.checkConsole(node, at("console.mjs"), chromium)
 }
 
 // start starts the server, again after the first time.
@@ -304,9 +313,34 @@ func (h *harness) checkChat(node, file, chromium string) error {
 	return nil
 }
 
+// checkConsole drives the console of a server that requires an API key.
+func (h *harness) checkConsole(node, file, chromium string) error {
+	inner := *h
+	t := &channelTest{harness: &inner, dir: filepath.Join(h.dir, "console"), args: []string{"--keyless", "off", "--allow", "127.0.0.0/8", "--config", filepath.Join(h.dir, "console.toml")}}
+	defer t.stop()
+	if err := os.WriteFile(filepath.Join(h.dir, "console.toml"), []byte("[limits]\nstream_events_max = 20000\n"), 0o600); err != nil {
+		return err
+	}
+	if err := t.createKey(); err != nil {
+		return err
+	}
+	if err := t.start(); err != nil {
+		return err
+	}
+	if err := t.declare(); err != nil {
+		return err
+	}
+	shots := cmp.Or(h.shots, filepath.Join(h.dir, "shots"))
+	if _, err := t.drive(node, file, t.url, t.key, chromium, shots); err != nil {
+		return fmt.Errorf("the console: %w", err)
+	}
+	fmt.Printf("  %-22s key, exact arguments, scripts in texts, decisions here and elsewhere, keyboard, filters, replay, kill -9, 10,000 events, dark at 390 px\n", "the console")
+	return nil
+}
+
 // stream answers as an external agent: a number gives as many pieces, "hold" a piece and the rest after the next
-// release, "endless" one piece and no end, "fail" an error, "code" a block of code, and
-// "foreign NAME" what others send.
+// release, "endless" one piece and no end, "fail" an error, "code" a block of code, "states N"
+// as many states, and "foreign NAME" what others send.
 func (h *harness) stream(w http.ResponseWriter, q *http.Request) {
 	var in struct {
 		Input struct {
@@ -346,6 +380,13 @@ func (h *harness) stream(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	var count int
+	if _, err := fmt.Sscanf(in.Input.Content, "states %d", &count); err == nil { // events that are not joined, as pieces are
+		for i := range count {
+			fmt.Fprintf(w, "event: state\ndata: {\"state\": \"step %d\"}\n\n", i)
+		}
+		fmt.Fprint(w, "event: done\ndata: {}\n\n")
+		return
+	}
 	if _, err := fmt.Sscan(in.Input.Content, &count); err != nil {
 		delta("the first piece ")
 		released := h.releases.Load()

@@ -62,11 +62,12 @@ func main() {
 	shots := flag.String("shots", "", "folder for screenshots of the chat page; empty: none is kept")
 	only := flag.Bool("channel", false, "check clients of the channel protocol only")
 	chat := flag.Bool("chat", false, "check the chat page only")
+	console := flag.Bool("console", false, "check the console only")
 	openAI := flag.Bool("openai", false, "check the client of the OpenAI API only, which needs npm alone")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
-	h := &harness{ctx: ctx, bin: *bin, shots: *shots, channelOnly: *only || *chat, chatOnly: *chat, openAIOnly: *openAI, release: make(chan struct{}), releases: &releases{}}
+	h := &harness{ctx: ctx, bin: *bin, shots: *shots, channelOnly: *only || *chat || *console, chatOnly: *chat, consoleOnly: *console, openAIOnly: *openAI, release: make(chan struct{}), releases: &releases{}}
 	err := h.run()
 	h.close()
 	if err != nil {
@@ -91,6 +92,7 @@ type harness struct {
 	shots       string
 	channelOnly bool
 	chatOnly    bool
+	consoleOnly bool
 	openAIOnly  bool
 	releases    *releases // of the answers of the agent for channels
 	channels    func() error

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// What waits for a person: approvals and parked runs of all users.
+
+import { request } from "./api.js";
+import { ago, announce, el, json, visible } from "./dom.js";
+import { chip, keepFocus, runLink, spaceOf, statusOf, tokens, until } from "./format.js";
+
+const pageSize = 200;
+const goneMax = 20; // decided cards that stay in the list
+const messagesShown = 20;
+
+export class Inbox {
+  constructor(root, app) {
+    this.app = app;
+    this.items = new Map(); // by id, in the order of the list
+    this.pages = 1;
+    this.list = el("div", { class: "list", role: "list", "aria-label": "What waits" });
+    this.more = el("button", { class: "button quiet", type: "button", text: "More", hidden: true, onclick: () => {
+      this.pages++;
+      this.refresh();
+    } });
+    this.detail = el("div", { "aria-live": "off" });
+    this.first = true;
+    root.append(el("h1", { text: "Inbox" }), el("div", { class: "inbox" }, el("div", {}, this.list, this.more), this.detail));
+    this.ticker = setInterval(() => this.tick(), 1000);
+  }
+
+  close() {
+    clearInterval(this.ticker);
+  }
+
+  async refresh() {
+    const found = [];
+    let cursor = "";
+    for (let i = 0; i < this.pages; i++) {
+      const page = await request("GET", `/v1/approvals?user=*&limit=${pageSize}${cursor && `&cursor=${cursor}`}`);
+      found.push(...page.approvals.map((a) => ({ id: a.approval_id, kind: "approval", title: a.tool_name, agent: a.agent_id, user: a.principal, space: spaceOf(a.actor), at: a.created_at, until: a.expires_at, approval: a })));
+      if (!(cursor = page.next_cursor ?? "")) break;
+    }
+    this.more.hidden = !cursor;
+    const { runs } = await request("GET", `/v1/runs?user=*&status=PAUSED_WAITING_APPROVAL&limit=${pageSize}`);
+    for (const r of runs) {
+      if (r.agent_state !== "Parked") continue;
+      found.push({ id: r.run_id, kind: "parked", title: "Parked run", agent: r.agent_id, user: r.principal, space: spaceOf(r.actor), at: r.created_at, run: r });
+    }
+    const next = new Map(found.map((f) => [f.id, this.items.get(f.id) ?? f]));
+    const gone = [...this.items.values()].filter((item) => !next.has(item.id) && (cursor === "" || item.gone));
+    for (const item of gone) if (!item.gone) this.settle(item);
+    const fresh = found.filter((f) => !this.items.has(f.id));
+    this.items = new Map([...next, ...gone.slice(-goneMax).map((g) => [g.id, g])]);
+    if (fresh.length && !this.first) announce(visible(`${fresh[0].title} waits, asked by ${fresh[0].agent}`));
+    this.first = false;
+    this.show();
+    if (!this.selected && found.length) this.select(found[0], false);
+  }
+
+  // settle shows how an item ended that somebody has decided elsewhere.
+  async settle(item) {
+    item.gone = "…";
+    if (item.kind === "parked") item.gone = "continued or ended";
+    else {
+      const a = await request("GET", `/v1/approvals/${encodeURIComponent(item.id)}?user=${item.space}`).catch(() => null);
+      item.ok = a?.status === "APPROVED";
+      item.gone = a ? outcome(a) : "ended";
+    }
+    this.show();
+    if (this.selected === item) item.card?.finish(item.gone, item.ok);
+  }
+
+  show() {
+    if (this.items.size === 0) {
+      this.list.replaceChildren(el("p", { class: "empty", text: "Nothing waits for a decision." }));
+      return;
+    }
+    keepFocus(this.list, ...[...this.items.values()].map((item) => el("button", { class: "item", type: "button", role: "listitem", "data-step": true, "data-gone": Boolean(item.gone), "aria-current": this.selected === item && "true",
+      onclick: () => this.select(item, true), onfocus: () => this.selected !== item && this.select(item, false) },
+      el("span", { class: "item-head" }, el("strong", { text: visible(item.title) }), el("span", { class: "muted small", text: ago(Date.parse(item.at)) })),
+      el("span", { class: "muted small cut", text: visible(`${item.agent} for ${item.user ?? "?"}`) }),
+      el("span", { class: "small", text: item.gone ? visible(item.gone) : (item.until ? until(item.until) : "waits for retry or cancel") }))));
+  }
+
+  select(item, focus) {
+    this.selected = item;
+    this.show();
+    item.card = item.kind === "approval" ? new ApprovalCard(item, this.app) : new ParkedCard(item, this.app);
+    this.detail.replaceChildren(item.card.root);
+    if (item.gone) item.card.finish(item.gone, item.ok);
+    if (focus && matchMedia("(max-width: 760px)").matches) this.detail.scrollIntoView();
+  }
+
+  failed(e) {
+    this.detail.replaceChildren(el("p", { class: "notice failed", role: "alert", text: e.message }));
+  }
+
+  tick() {
+    this.selected?.card?.tick();
+  }
+}
+
+const outcome = (a) => [{ APPROVED: "Approved", REJECTED: "Rejected", EXPIRED: "Expired" }[a.status] ?? a.status, a.decided_by ? ` by ${a.decided_by}` : "", a.reason ? `: ${a.reason}` : ""].join("");
+
+// Card shows an item with what is needed to decide about it.
+class Card {
+  constructor(item, app, title) {
+    this.item = item;
+    this.note = el("span", { class: "muted small" });
+    this.facts = el("dl", { class: "facts" });
+    this.error = el("p", { class: "error-text", role: "alert" });
+    this.root = el("article", { class: "card", "aria-label": visible(title) }, el("div", { class: "card-head" }, el("h2", { text: visible(title) }), this.note), this.facts);
+  }
+
+  fact(name, ...content) {
+    this.facts.append(el("dt", { text: name }), el("dd", {}, ...content.map((c) => (typeof c === "string" ? visible(c) : c))));
+  }
+
+  finish(text, ok) {
+    this.form?.remove();
+    this.item.gone ??= text;
+    this.root.dataset.state = ok ? "ok" : "failed";
+    this.note.textContent = "";
+    this.result ??= this.root.appendChild(el("p", { class: "card-result", role: "status" }));
+    this.result.textContent = visible(text);
+  }
+
+  tick() {}
+}
+
+class ApprovalCard extends Card {
+  constructor(item, app) {
+    const a = item.approval;
+    super(item, app, a.tool_name);
+    this.app = app;
+    this.path = el("span", { text: a.agent_id });
+    this.cost = el("span", { text: "…" });
+    this.effect = el("span", { text: "…" });
+    this.fact("Asked for", a.principal ?? "");
+    this.fact("Path", this.path);
+    this.fact("If approved", this.effect);
+    this.fact("Tokens so far", this.cost);
+    this.fact("Run", el("a", { href: runLink(a.root_run_id, item.space), text: a.root_run_id }));
+    const reason = el("input", { type: "text", class: "input", maxlength: "1000", placeholder: "Reason (optional)", "aria-label": "Reason" });
+    const buttons = [["Approve", "primary", "approve"], ["Reject", "danger", "reject"]].map(([text, kind, decision]) =>
+      el("button", { class: `button ${kind}`, type: "button", text, onclick: () => this.decide(decision, reason.value.trim()) }));
+    this.form = el("div", {}, reason, el("div", { class: "row" }, ...buttons), this.error);
+    this.form.className = "form";
+    this.said = el("div", {});
+    this.root.append(el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments", text: visible(json(a.args)) }), this.form,
+      el("details", { ontoggle: (e) => e.target.open && this.showConversation() }, el("summary", { text: "Conversation so far" }), this.said));
+    this.tick();
+    this.load();
+  }
+
+  tick() {
+    if (!this.item.gone) this.note.textContent = until(this.item.until);
+  }
+
+  // load completes what the list does not have: the path from the root, the cost, and what the tool is.
+  async load() {
+    const a = this.item.approval;
+    const [tree, tool] = await Promise.all([
+      request("GET", `/v1/runs/${a.root_run_id}?tree=1&user=${this.item.space}`).catch(() => null),
+      request("GET", `/v1/tools/${encodeURIComponent(a.tool_name)}`).catch(() => null),
+    ]);
+    const byID = new Map((tree?.runs ?? []).map((r) => [r.run_id, r]));
+    const path = [];
+    for (let r = byID.get(a.run_id); r && path.length < 64; r = byID.get(r.parent_run_id)) path.unshift(r.agent_id);
+    if (path.length) this.path.textContent = visible(path.join(" → "));
+    this.root_run = byID.get(a.root_run_id);
+    this.cost.textContent = tokens({ total_tokens: [...byID.values()].reduce((sum, r) => sum + (r.usage?.total_tokens ?? 0), 0) }) || "none";
+    const where = tool?.url ?? tool?.definition?.url;
+    this.effect.textContent = visible(`${a.tool_name} is called once with exactly these arguments${where ? ` at ${where}` : ""}, and ${a.agent_id} goes on${tool?.description ? `. The tool: ${tool.description}` : ""}`);
+  }
+
+  async showConversation() {
+    if (this.loaded) return;
+    this.loaded = true;
+    const a = this.item.approval;
+    const agent = this.root_run?.root_agent_id ?? a.agent_id;
+    try {
+      const found = await request("GET", `/v1/sessions/${encodeURIComponent(a.session_id)}/messages?limit=${messagesShown}&agent=${agent}&user=${this.item.space}`);
+      const all = [...found.messages, ...(found.open ?? [])];
+      this.said.replaceChildren(...(all.length ? all.map((m) => el("p", { class: "said", "data-role": m.role }, el("span", { class: "muted small", text: `${m.role}: ` }), visible(typeof m.content === "string" ? m.content : json(m.content)))) : [el("p", { class: "muted", text: "No messages." })]));
+    } catch (e) {
+      this.loaded = false;
+      this.said.replaceChildren(el("p", { class: "error-text", text: e.message }));
+    }
+  }
+
+  async decide(decision, reason) {
+    const controls = this.form.querySelectorAll("button, input");
+    for (const c of controls) c.disabled = true;
+    this.error.textContent = "";
+    try {
+      const a = await request("POST", `/v1/approvals/${encodeURIComponent(this.item.id)}:decide?user=${this.item.space}`, { decision, reason: reason || undefined });
+      this.item.ok = a.status === "APPROVED";
+      this.finish(outcome(a), this.item.ok);
+    } catch (e) {
+      for (const c of controls) c.disabled = false;
+      this.error.textContent = e.message;
+      if (e.code === "approval_decided") this.finish(e.message, false);
+      else this.app.refused(e);
+    }
+  }
+}
+
+class ParkedCard extends Card {
+  constructor(item, app) {
+    const r = item.run;
+    super(item, app, `Parked run of ${r.agent_id}`);
+    this.fact("Asked for", r.principal ?? "");
+    this.fact("Status", chip(statusOf(r)));
+    this.fact("Tokens so far", tokens(r.tree_usage) || "none");
+    this.fact("Run", el("a", { href: runLink(r.run_id, item.space), text: r.run_id }));
+    if (r.error) this.root.append(el("pre", { class: "args", tabindex: "0", text: visible(`${r.error.code}: ${r.error.detail ?? r.error.message ?? ""}`) }));
+    this.form = el("div", { class: "form" }, el("div", { class: "row" }, ...["retry", "cancel"].map((verb) => el("button", { class: `button ${verb === "retry" ? "primary" : "danger"}`, type: "button", text: verb === "retry" ? "Retry" : "Cancel the run", onclick: () => this.act(verb) }))), this.error);
+    this.root.append(this.form);
+  }
+
+  async act(verb) {
+    try {
+      const answer = await request("POST", `/v1/runs/${this.item.id}:${verb}?user=${this.item.space}`, verb === "cancel" ? {} : undefined);
+      this.finish(verb === "retry" ? `Continued: ${answer.status}` : "Cancelled", verb === "retry");
+    } catch (e) {
+      this.error.textContent = e.message;
+    }
+  }
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// One run with the runs below it: tree, times, events, tools and tokens, as they were at any event.
+
+import { request } from "./api.js";
+import { el, json, visible } from "./dom.js";
+import { chip, table, tokens, took } from "./format.js";
+import { follow } from "./stream.js";
+
+const rowHeight = 28; // px of an event, as in the style
+const openRoom = 8; // rows that are shown beyond the visible ones
+
+// fold returns the runs of a tree by id, in call order, as of the first n events.
+export function fold(events, n) {
+  const runs = new Map();
+  for (let i = 0; i < n; i++) apply(runs, events[i]);
+  return runs;
+}
+
+// apply changes the runs of a tree by their next event.
+function apply(runs, e) {
+  const p = e.payload ?? {};
+  let r = runs.get(e.run_id);
+  if (!r) runs.set(e.run_id, (r = { id: e.run_id, agent: "", depth: 0, status: "QUEUED", from: e.ts, to: "", tools: new Map(), input: 0, output: 0, answer: "" }));
+  r.last = e.ts;
+  switch (e.type) {
+    case "user_input":
+      r.message = p.text;
+      r.agent ||= agentOf(p);
+      break;
+    case "run_started":
+      r.status = "RUNNING";
+      r.agent ||= agentOf(p);
+      r.depth = p.call_depth ?? 0;
+      break;
+    case "agent_called_child": {
+      const child = p.child_run_id;
+      if (child && !runs.has(child)) runs.set(child, { id: child, agent: agentOf(p), depth: (r.depth ?? 0) + 1, status: "QUEUED", from: e.ts, to: "", tools: new Map(), input: 0, output: 0, answer: "" });
+      break;
+    }
+    case "run_paused":
+      r.status = p.name === "parked" ? "Parked" : "PAUSED_WAITING_APPROVAL";
+      break;
+    case "approval_created":
+      r.status = "PAUSED_WAITING_APPROVAL";
+      tool(r, p).state = "waits";
+      break;
+    case "approval_decision":
+    case "approval_expired":
+    case "run_resumed":
+      r.status = "RUNNING";
+      if (p.kind) tool(r, p).state = p.kind.toLowerCase();
+      break;
+    case "tool_call_created":
+      Object.assign(tool(r, p), { state: "created", args: p.text, from: e.ts });
+      break;
+    case "policy_decision":
+      tool(r, p).rule = `${p.kind}${p.text ? `: ${p.text}` : ""}`;
+      break;
+    case "tool_dispatched":
+      tool(r, p).state = "running";
+      break;
+    case "tool_result":
+      Object.assign(tool(r, p), { state: p.error ? p.error.code : "done", result: p.error ? p.error.detail : p.text, took: p.took_ms });
+      break;
+    case "llm_call_done":
+    case "agent_invoke_done":
+      r.input += p.usage?.input_tokens ?? 0;
+      r.output += p.usage?.output_tokens ?? 0;
+      break;
+    case "llm_call_started":
+    case "agent_invoke_started":
+      if (!p.request_id) r.answer = "";
+      break;
+    case "agent_stream_delta":
+      r.answer += p.text ?? "";
+      break;
+    case "run_done":
+    case "run_failed":
+    case "run_cancelled":
+      r.status = { run_done: "DONE", run_failed: "FAILED", run_cancelled: "CANCELLED" }[e.type];
+      r.to = e.ts;
+      r.answer = p.error ? `${p.error.code}: ${p.error.detail ?? ""}` : (p.text ?? r.answer);
+      break;
+  }
+}
+
+const agentOf = (p) => p.agent_id ?? (p.actor ?? "").split("/").at(-2) ?? "";
+
+function tool(run, p) {
+  const key = `${p.step}.${p.index ?? 0}`;
+  if (!run.tools.has(key)) run.tools.set(key, { name: p.name });
+  return run.tools.get(key);
+}
+
+export class RunPage {
+  constructor(root, { rest: [id, space], setState }) {
+    Object.assign(this, { id, space, setState, events: [], now: new Map(), cut: null, of: "", tab: "Events" });
+    this.ends = new AbortController();
+    this.title = el("h1", { text: "Run" });
+    this.facts = el("p", { class: "muted small" });
+    this.act = el("div", { class: "row" });
+    this.error = el("p", { class: "error-text", role: "alert" });
+    this.tree = el("div", { class: "tree", role: "group", "aria-label": "Runs of the tree: choose one to see its events only" });
+    this.slider = el("input", { type: "range", min: "1", max: "1", value: "1", "aria-label": "Show the state after this event", oninput: () => this.seek(Number(this.slider.value)) });
+    this.place = el("span", { class: "muted small" });
+    this.live = el("button", { class: "button quiet small", type: "button", text: "Latest", hidden: true, onclick: () => this.seek(null) });
+    this.pick = el("div", { class: "pick" });
+    this.panel = el("div", {});
+    this.list = new EventList();
+    this.answer = el("pre", { class: "args", tabindex: "0", "aria-label": "Answer" });
+    root.append(el("p", { class: "small" }, el("a", { href: "#runs", text: "← Runs" })), el("div", { class: "item-head" }, this.title, this.act), this.facts, this.error, this.answer, this.tree,
+      el("div", { class: "replay" }, this.slider, this.place, this.live), this.pick, this.panel);
+    const each = (e) => {
+      this.events.push(e);
+      apply(this.now, e);
+      if (e.run_id === id) this.principal ??= e.payload?.principal;
+      if (e.run_id === id && /^run_(done|failed|cancelled)$/.test(e.type)) this.ended = true;
+      this.schedule();
+    };
+    each.ended = () => this.ended;
+    follow(`/v1/runs/${id}/events?tree=1&user=${space}`, this.ends.signal, each, setState).catch((e) => this.failed(e));
+  }
+
+  close() {
+    this.ends.abort();
+    this.list.close();
+  }
+
+  // refresh has nothing to read: the stream brings it.
+  async refresh() {}
+
+  failed(e) {
+    this.error.textContent = visible(e.message);
+  }
+
+  schedule() {
+    if (this.scheduled) return;
+    this.scheduled = true;
+    setTimeout(() => {
+      this.scheduled = false;
+      if (!this.ends.signal.aborted) this.show();
+    }, this.ended || this.events.length < 1000 ? 30 : 250); // a long run arrives in many parts
+  }
+
+  seek(n) {
+    this.cut = n === null || n >= this.events.length ? null : n;
+    this.show();
+  }
+
+  show() {
+    const n = this.cut ?? this.events.length;
+    const runs = this.cut === null ? this.now : fold(this.events, n);
+    const root = runs.get(this.id);
+    if (!root) return;
+    this.slider.max = this.events.length;
+    this.slider.value = n;
+    const at = this.events[n - 1];
+    this.place.textContent = `event ${n.toLocaleString()} of ${this.events.length.toLocaleString()} · ${new Date(at.ts).toLocaleTimeString()}`;
+    this.live.hidden = this.cut === null;
+    this.title.replaceChildren(visible(root.agent || "Run"), " ", chip(root.status));
+    const spent = [...runs.values()].reduce((sum, r) => sum + r.input + r.output, 0);
+    this.facts.textContent = visible([this.principal && `for ${this.principal}`, `run ${this.id}`, `${runs.size} run${runs.size === 1 ? "" : "s"}`, spent && `${spent.toLocaleString()} tokens`, took(Date.parse(root.to || at.ts) - Date.parse(root.from))].filter(Boolean).join(" · "));
+    this.answer.textContent = visible(root.answer || root.message || "");
+    this.showActions(root);
+    this.showTree(runs, Date.parse(root.from), Date.parse(at.ts));
+    const tabs = { Events: this.events.length, Tools: [...runs.values()].reduce((sum, r) => sum + r.tools.size, 0), Tokens: null };
+    this.pick.replaceChildren(...Object.entries(tabs).map(([name, count]) => el("button", { class: "button quiet small", type: "button", "aria-pressed": String(this.tab === name), text: count === null ? name : `${name} (${count.toLocaleString()})`, onclick: () => {
+      this.tab = name;
+      this.show();
+    } })));
+    const shown = this.of ? new Map([[this.of, runs.get(this.of)]].filter(([, r]) => r)) : runs;
+    if (this.tab === "Events") {
+      this.list.set(this.of ? this.events.slice(0, n).filter((e) => e.run_id === this.of) : this.events, this.of ? Infinity : n, runs);
+      if (this.panel.firstChild !== this.list.root) this.panel.replaceChildren(this.list.root);
+    } else if (this.tab === "Tools") {
+      this.panel.replaceChildren(table([["Agent", (t) => t.agent], ["Tool", (t) => t.name ?? ""], ["State", (t) => el("span", { class: "chip", text: visible(t.state ?? "") })], ["Rule", (t) => t.rule ?? ""], ["Arguments", (t) => t.args ?? "", "mono wrap"], ["Result", (t) => t.result ?? "", "mono wrap"], ["Took", (t) => took(t.took), "number"]],
+        [...shown.values()].flatMap((r) => [...r.tools.values()].map((t) => ({ ...t, agent: r.agent })))));
+    } else {
+      this.panel.replaceChildren(table([["Agent", (r) => r.agent], ["Input", (r) => r.input.toLocaleString(), "number"], ["Output", (r) => r.output.toLocaleString(), "number"], ["Total", (r) => (r.input + r.output).toLocaleString(), "number"]], [...shown.values()]));
+    }
+  }
+
+  showActions(root) {
+    const verbs = this.cut !== null || root.to ? [] : root.status === "Parked" ? ["retry", "cancel"] : ["cancel"];
+    if (this.verbs === verbs.join()) return;
+    this.verbs = verbs.join();
+    this.act.replaceChildren(...verbs.map((verb) => el("button", { class: `button small ${verb === "cancel" ? "danger" : "primary"}`, type: "button", text: verb === "cancel" ? "Cancel" : "Retry", onclick: async () => {
+      try {
+        await request("POST", `/v1/runs/${this.id}:${verb}?user=${this.space}`, verb === "cancel" ? {} : undefined);
+        this.error.textContent = "";
+      } catch (e) {
+        this.failed(e);
+      }
+    } })));
+  }
+
+  showTree(runs, from, to) {
+    const room = Math.max(to - from, 1);
+    const focused = [...this.tree.children].indexOf(document.activeElement);
+    this.tree.replaceChildren(...[...runs.values()].slice(0, 500).map((r) => {
+      const line = el("span", { class: "line", "data-tone": r.status === "FAILED" ? "danger" : r.status === "DONE" || r.status === "RUNNING" ? "" : "warn", "aria-hidden": "true" }, el("i"));
+      line.firstChild.style.setProperty("--from", (Date.parse(r.from) - from) / room);
+      line.firstChild.style.setProperty("--width", (Date.parse(r.to || (r.status === "QUEUED" ? r.from : to)) - Date.parse(r.from) || 0) / room);
+      const name = el("span", { class: "branch-name cut", text: visible(r.agent || r.id) });
+      name.style.setProperty("--depth", r.depth);
+      if (!r.to) line.firstChild.style.setProperty("--width", Math.max(0, to - Date.parse(r.from)) / room);
+      return el("button", { class: "branch", type: "button", "data-step": true, "aria-pressed": String(this.of === r.id), onclick: () => {
+        this.of = this.of === r.id ? "" : r.id;
+        this.show();
+      } }, name, el("span", {}, chip(r.status)), line);
+    }));
+    if (focused >= 0) this.tree.children[focused]?.focus({ preventScroll: true });
+  }
+}
+
+// EventList shows events, of which only the visible rows are elements.
+class EventList {
+  constructor() {
+    this.room = el("div", { class: "events-room" });
+    this.box = el("div", { class: "events", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Events", onscroll: () => this.draw() }, this.room);
+    this.detail = el("pre", { class: "args", tabindex: "0", hidden: true, "aria-label": "Event" });
+    this.root = el("div", {}, this.box, this.detail);
+    this.resized = new ResizeObserver(() => this.draw());
+    this.resized.observe(this.box);
+    this.events = [];
+  }
+
+  close() {
+    this.resized.disconnect();
+  }
+
+  set(events, cut, runs) {
+    const atEnd = this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - rowHeight;
+    Object.assign(this, { events, cut: Math.min(cut, events.length), runs });
+    this.room.style.setProperty("height", `${this.cut * rowHeight}px`);
+    if (atEnd) this.box.scrollTop = this.box.scrollHeight;
+    this.draw();
+  }
+
+  draw() {
+    const first = Math.max(0, Math.floor(this.box.scrollTop / rowHeight) - openRoom);
+    const last = Math.min(this.cut ?? 0, Math.ceil((this.box.scrollTop + this.box.clientHeight) / rowHeight) + openRoom);
+    this.room.replaceChildren(...this.events.slice(first, last).map((e, i) => {
+      const row = el("button", { class: "event", type: "button", "aria-current": this.open === e && "true", onclick: () => this.choose(e) },
+        el("span", { class: "muted", text: e.ts.slice(11, 23) }), el("span", { text: visible(this.runs.get(e.run_id)?.agent ?? "") }), el("span", { text: visible(e.type) }), el("span", { class: "muted", text: visible(brief(e)) }));
+      row.style.setProperty("top", `${(first + i) * rowHeight}px`);
+      return row;
+    }));
+  }
+
+  choose(e) {
+    this.open = this.open === e ? null : e;
+    this.detail.hidden = !this.open;
+    this.detail.textContent = this.open ? visible(json(e)) : "";
+    this.draw();
+  }
+}
+
+const brief = (e) => {
+  const p = e.payload ?? {};
+  return [p.name, p.kind, p.error?.code, (p.text ?? "").slice(0, 200)].filter(Boolean).join(" · ");
+};
