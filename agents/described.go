@@ -100,3 +100,8 @@ func details(s *Spec, v any) error {
 	s.Details = d.raw
 	return nil
 }
+
+// UnknownAgent returns the warning about a key that is limited to an agent which does not exist.
+func UnknownAgent(name string) string {
+	return fmt.Sprintf("no agent is named %.80s yet; `troupe agents list` prints their IDs", name)
+}

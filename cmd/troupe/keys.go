@@ -419,6 +419,11 @@ func (k dataDirKeys) create(n newKey) (key, error) {
 	}
 	shown := keyView(made)
 	shown.Text, shown.Warnings = text, warnings
+	for _, name := range n.agents {
+		if _, known := k.node.Agent(name); !known && !slices.ContainsFunc(agents.Builtin(), func(d actor.Definition) bool { return d.Name == name }) {
+			shown.Warnings = append(shown.Warnings, agents.UnknownAgent(name))
+		}
+	}
 	return shown, nil
 }
 

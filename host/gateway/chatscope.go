@@ -81,7 +81,13 @@ func chatMayUse(r *route) bool {
 	return ok || r.scope == scopePublic
 }
 
-func lacksChat(r *route) *problem { return lacksChatScope(r.scope) }
+func lacksChat(r *route) *problem {
+	if r.path == approvalsRoute { // of which a customer sees one at a time
+		return newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
+			"a client with the scope "+string(ingress.ScopeChat)+" lists no approvals: name the one of its own conversation by its whole ID, or use a key with the scope "+string(r.scope))
+	}
+	return lacksChatScope(neededScope(r.scope))
+}
 
 func lacksChatScope(scope ingress.Scope) *problem {
 	return newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",

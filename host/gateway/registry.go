@@ -5,6 +5,7 @@ package gateway
 import (
 	"crypto/rand"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,6 +98,8 @@ type keyView struct {
 	By      string          `json:"created_by,omitzero"`
 	ByKey   string          `json:"created_by_key_id,omitzero"`
 	Agents  []string        `json:"agents,omitempty"`
+
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 func newKeyView(k ingress.Key) keyView {
@@ -175,9 +178,21 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	}
 	if _, stop := s.callRegistry(ctx, agents.OpCreateKey, key.Encode()); !stop {
 		out := newKeyView(key)
-		out.Key = text
+		out.Key, out.Warnings = text, unknownAgents(s, ctx, key.Agents)
 		respondJSON(ctx, http.StatusCreated, out)
 	}
+}
+
+// unknownAgents returns a warning for each agent of a new key that does not exist. It may be made later, so the key
+// is no error.
+func unknownAgents(s *Server, ctx *fasthttp.RequestCtx, names []string) (warnings []string) {
+	all, err := s.agents(ctx)
+	for _, name := range names {
+		if err == nil && !slices.ContainsFunc(all, func(a command.Agent) bool { return a.Name == name && !a.System }) {
+			warnings = append(warnings, agents.UnknownAgent(name))
+		}
+	}
+	return warnings
 }
 
 // revokeKey revokes a key. Streams opened with it end within a second.

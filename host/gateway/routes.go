@@ -36,6 +36,19 @@ const (
 	scopeModels    ingress.Scope = "agents, or a run"  // the token of an open run, ScopeCall in a request that names one, otherwise ScopeAgents
 )
 
+// neededScope returns the scope of an API key that meets a requirement without a run.
+func neededScope(scope ingress.Scope) ingress.Scope {
+	switch scope {
+	case scopeCallOrRun, scopePerson:
+		return ingress.ScopeCall
+	case scopeReadOrRun:
+		return ingress.ScopeRead
+	case scopeModels:
+		return ingress.ScopeAgents
+	}
+	return scope
+}
+
 // forRuns reports whether the token of a run meets a requirement.
 func forRuns(scope ingress.Scope) bool {
 	return scope == scopeRunToken || scope == scopeCallOrRun || scope == scopeReadOrRun || scope == scopeModels

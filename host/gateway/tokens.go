@@ -33,7 +33,9 @@ func (s tokenRoute) issue(ctx *fasthttp.RequestCtx) {
 	case len(headers(ctx, ingress.IdempotencyKey)) > 0:
 		p = invalid(http.StatusBadRequest, ingress.IdempotencyKey, ingress.IdempotencyKey+": not supported, because a token is shown once; omit the header")
 	default:
-		p = s.checkAgents(ctx, t.Agents)
+		if p = s.checkAgents(ctx, t.Agents); p == nil {
+			p = s.checkTwin(t.User)
+		}
 	}
 	if p != nil {
 		p.write(ctx)
@@ -66,6 +68,17 @@ func (s tokenRoute) checkAgents(ctx *fasthttp.RequestCtx, names []string) *probl
 	for _, name := range names {
 		if !slices.ContainsFunc(all, func(a command.Agent) bool { return a.Name == name && !a.System }) {
 			return invalid(http.StatusBadRequest, "agents", fmt.Sprintf("agents: no agent has the ID %s: GET /v1/agents lists them", name))
+		}
+	}
+	return nil
+}
+
+// checkTwin refuses a user that looks like another one, to whom a key belongs: a person who reads the name in an
+// approval or a list cannot tell them apart. Keys of such users are refused by the registry.
+func (s tokenRoute) checkTwin(user string) *problem {
+	for _, k := range s.server.config.Keys.entries() {
+		if other := k.Key.User; other != user && actor.FoldName(other) == actor.FoldName(user) {
+			return invalid(http.StatusBadRequest, "user", fmt.Sprintf("user: %.80q looks like %.80q, to whom an API key belongs: use that spelling, or another name", user, other))
 		}
 	}
 	return nil

@@ -362,3 +362,31 @@ func TestWaysAroundTokens(t *testing.T) {
 		t.Errorf("a damaged token: %+v", m)
 	}
 }
+
+// A token is for one user, whose name looks like that of no key's user; a key for agents that do not exist names them.
+func TestNamesOfTokensAndKeys(t *testing.T) {
+	d := startGateway(t)
+	operator := d.newUser(`"scopes":["operator","admin"]`)
+	d.newUser(`"user":"alice","scopes":["call"]`)
+	for user, want := range map[string]int{"*": 400, "Alice": 400, "ALICE": 400, "alice": 201, "alicia": 201} {
+		if status, body := operator.do("POST", "/v1/tokens", `{"user":"`+user+`","agents":["helper"]}`); status != want || want == 400 && !strings.Contains(body, `"field":"user"`) {
+			t.Errorf("%s: %d %s, want %d", user, status, body, want)
+		}
+	}
+	var key struct {
+		Warnings []string `json:"warnings"`
+	}
+	if status := d.owner().doJSON(&key, "POST", "/v1/keys", `{"scopes":["call"],"agents":["helper","nope"]}`); status != 201 || len(key.Warnings) != 1 || !strings.Contains(key.Warnings[0], "nope") {
+		t.Errorf("%d %q, want a warning about nope", status, key.Warnings)
+	}
+	chat := d.newUser(`"user":"bob","agents":["helper"],"scopes":["chat"]`)
+	for path, want := range map[string]string{"/v1/approvals": "lists no approvals", "/v1/tool_calls/x:wait": "needs the scope read"} {
+		method := "GET"
+		if strings.HasSuffix(path, ":wait") {
+			method = "POST"
+		}
+		if status, body := chat.do(method, path, ""); status != 403 || !strings.Contains(body, want) || strings.Contains(body, "run token") {
+			t.Errorf("%s: %d %s, want %q", path, status, body, want)
+		}
+	}
+}
