@@ -21,6 +21,9 @@ const (
 	SessionAgent = SystemAgent + ".session"
 	// ContextAgent is the agent whose actors hold the contexts of a session.
 	ContextAgent = SystemAgent + ".context"
+	// MemoryAgent is the agent whose actors hold what the agents of a session remember. The names of the
+	// agents for other scopes begin with it and a dot.
+	MemoryAgent = SystemAgent + ".memory"
 	// DefaultKey is the key of an actor named by its agent alone.
 	DefaultKey = "main"
 	// NameBytesMax is the maximum length of each part of an ID and of a node name.

@@ -19,6 +19,7 @@ const (
 	WhatTool           // no such declared tool
 	WhatContext        // no such context
 	WhatKey            // no such API key
+	WhatEntity         // nothing is remembered about it
 )
 
 // whats lists the field and the names of a NotFound refusal by what it is about.
@@ -38,6 +39,7 @@ var whats = [...]struct {
 	WhatTool:      {"tool_name", "ToolNotFound", "tool_not_found", 404},
 	WhatContext:   {"context_key", "ContextNotFound", "context_not_found", 404},
 	WhatKey:       {"key_id", "KeyNotFound", "key_not_found", 404},
+	WhatEntity:    {"entity", "EntityNotFound", "entity_not_found", 404},
 }
 
 // RefuseNotFound returns a NotFound refusal with a formatted sentence.

@@ -103,6 +103,7 @@ const WaitTimeoutMax = 90 * 24 * time.Hour
 // Limits of an actor's state.
 const (
 	ActorStateItemsMax     = 8192     // items
+	MemoryItemsMax         = 1 << 17  // items of an actor that remembers
 	StateItemNameBytesMax  = 256      // length of a name in bytes
 	StateItemValueBytesMax = 64 << 10 // length of a value in bytes
 	ActorStateBytesMax     = 32 << 20 // names and values in bytes

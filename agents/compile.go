@@ -74,7 +74,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 // under a spelling of their names without dots, unless another tool of the agent has it.
 func toolSpecsOf(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 	var offered []upstream.ToolSpec
-	for _, name := range spec.Tools {
+	for _, name := range spec.offered() {
 		t, ok := registry.Tool(name)
 		if !ok {
 			continue
@@ -86,7 +86,7 @@ func toolSpecsOf(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 				continue
 			}
 		}
-		if t.Declared != nil && !slices.Contains(spec.Tools, tools.ModelName(name)) {
+		if t.Declared != nil && !slices.Contains(spec.offered(), tools.ModelName(name)) {
 			name = tools.ModelName(name)
 		}
 		offered = append(offered, upstream.ToolSpec{Name: name, Description: description, Schema: t.Schema})

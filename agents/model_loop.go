@@ -212,8 +212,8 @@ func calledAgent(call upstream.ToolCall, input []byte) string {
 func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.Refusal {
 	if !t.hasTool(call.Name) {
 		has := "it has none"
-		if len(t.spec.Tools) > 0 {
-			has = "it has " + strings.Join(t.spec.Tools, ", ")
+		if all := t.spec.offered(); len(all) > 0 {
+			has = "it has " + strings.Join(all, ", ")
 		}
 		return actor.Refuse(actor.Rejected, "%s may not use a tool %.80q: %s", t.spec.ID, call.Name, has)
 	}
@@ -235,7 +235,7 @@ func (t modelLoop) toolName(called string) string {
 // hasTool reports whether the spec has the tool. An agent that can call others has
 // list_agents as well.
 func (t modelLoop) hasTool(tool string) bool {
-	for _, name := range t.spec.Tools {
+	for _, name := range t.spec.offered() {
 		if name == tool {
 			return true
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/memory"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -32,12 +33,13 @@ type Spec struct {
 	Description string `json:"description,omitzero"`
 
 	// Declared agents and orchestrators; tools and on_failure: declared agents only.
-	Model      string     `json:"model,omitzero"`
-	Prompt     string     `json:"prompt,omitzero"`
-	Tools      []string   `json:"tools,omitzero"`
-	Agents     []string   `json:"agents,omitzero"` // agents it may call; nil: any
-	OnFailure  string     `json:"on_failure,omitzero"`
-	Parameters Parameters `json:"parameters,omitzero"`
+	Model      string       `json:"model,omitzero"`
+	Prompt     string       `json:"prompt,omitzero"`
+	Tools      []string     `json:"tools,omitzero"`
+	Agents     []string     `json:"agents,omitzero"` // agents it may call; nil: any
+	OnFailure  string       `json:"on_failure,omitzero"`
+	Parameters Parameters   `json:"parameters,omitzero"`
+	Memory     MemoryGrants `json:"memory,omitzero"` // declared agents only
 
 	// Orchestrators only.
 	Threshold *float64            `json:"threshold,omitzero"` // confidence below which it asks the user
@@ -223,6 +225,9 @@ func (s *Spec) setDefaults() {
 	}
 	or(&s.Prompt, defaultPrompt(s.Name))
 	or(&s.OnFailure, ReturnError)
+	if len(s.Memory.Tools()) > 0 && len(s.Memory.Scope) == 0 {
+		s.Memory.Scope = []string{string(memory.Session)}
+	}
 	if s.Tools == nil {
 		s.Tools = []string{tools.CallAgent}
 	}
@@ -283,7 +288,7 @@ func (s *Spec) sends() []string {
 // without them.
 func (s *Spec) MissingTools(registry *tools.Registry) []string {
 	var missing []string
-	for _, name := range s.Tools {
+	for _, name := range s.offered() {
 		if _, ok := registry.Tool(name); !ok {
 			missing = append(missing, name)
 		}

@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
@@ -250,6 +251,9 @@ func (c *Cell) checkStateItems(t *turn, items []actor.StateItem) *actor.Refusal 
 	itemsMax, bytesMax := c.limits.StateItemsMax, c.limits.StateBytesMax
 	if t.def != nil && t.def.System { // the limits are those of users' agents
 		itemsMax, bytesMax = actor.ActorStateItemsMax, actor.ActorStateBytesMax
+		if strings.HasPrefix(t.def.Name, actor.MemoryAgent) {
+			itemsMax = actor.MemoryItemsMax
+		}
 	}
 	before, after := sizeOfState(t.act.journal.EffectiveState()), sizeOfState(t.act.journal.StateWith(items))
 	grows := after.items > before.items || after.bytes > before.bytes // an actor above a lowered limit may still shrink

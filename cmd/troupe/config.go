@@ -72,6 +72,7 @@ type configuration struct {
 	Chat *gateway.ChatPage // nil if there is no table
 
 	Webhooks []webhooks.Config
+	Memory   bool // agents remember
 }
 
 // BeforeResolve adds a resolver. The resolver reads from the file each flag that is
@@ -112,7 +113,7 @@ func (path configFile) resolve(ctx *kong.Context) error {
 }
 
 // configTables are the tables of a configuration file.
-var configTables = []string{"models", "limits", "auth", "approvals", "chat", "policy", "policy_default", "webhook"}
+var configTables = []string{"models", "limits", "auth", "approvals", "chat", "memory", "policy", "policy_default", "webhook"}
 
 // chatFields are the fields of the table chat.
 var chatFields = []string{"agents", "default", "title", "tokens"}
@@ -194,6 +195,9 @@ func readConfig(path string) (configuration, error) {
 		Approvals map[string]string `toml:"approvals"`
 		Chat      *gateway.ChatPage `toml:"chat"`
 		Webhooks  []webhooks.Config `toml:"webhook"`
+		Memory    struct {
+			Enabled bool `toml:"enabled"`
+		} `toml:"memory"`
 	}
 	meta, err := toml.Decode(string(text), &tables)
 	if err != nil {
@@ -216,7 +220,7 @@ func readConfig(path string) (configuration, error) {
 			} else {
 				meant = ""
 			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [approvals], [chat], [[policy]], [policy_default] or [[webhook]] as tables", path, key, meant))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [approvals], [chat], [memory], [[policy]], [policy_default] or [[webhook]] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {
@@ -236,6 +240,8 @@ func readConfig(path string) (configuration, error) {
 	if c.ApprovalScope, err = decisionScope(tables.Approvals); err != nil {
 		problems = append(problems, fmt.Errorf("%s: approvals: %w", path, err))
 	}
+	delete(c.flags, "memory")
+	c.Memory = tables.Memory.Enabled
 	delete(c.flags, "chat")
 	if c.Chat = tables.Chat; c.Chat != nil {
 		if err := c.Chat.Check(); err != nil {

@@ -28,7 +28,7 @@ type pkg struct {
 
 var (
 	layer0 = []string{"actor"}
-	layer1 = []string{"contract", "dispatcher", "history", "placement", "runs", "signals", "store", "upstream", "tools"}
+	layer1 = []string{"contract", "dispatcher", "history", "memory", "placement", "runs", "signals", "store", "upstream", "tools"}
 	layer2 = []string{"runtime", "agents", "ingress", "specs", "specs/linear"}
 
 	below2 = slices.Concat(layer0, layer1)
@@ -67,6 +67,7 @@ var packages = map[string]pkg{
 	"contract":   {layer: 1, ours: []string{"actor", "tools"}, std: []string{"embed"}},
 	"dispatcher": {layer: 1, ours: layer0},
 	"history":    {layer: 1, ours: layer0},
+	"memory":     {layer: 1, ours: []string{"actor", "runs"}},
 	"placement":  {layer: 1, ours: layer0},
 	"runs":       {layer: 1, ours: layer0},
 	"signals":    {layer: 1, ours: layer0},
@@ -75,7 +76,7 @@ var packages = map[string]pkg{
 	"tools":      {layer: 1, ours: []string{"actor", "runs"}},
 
 	"runtime":      {layer: 2, ours: below2},
-	"agents":       {layer: 2, ours: []string{"actor", "contract", "tools", "runs", "upstream"}, std: []string{"iter"}},
+	"agents":       {layer: 2, ours: []string{"actor", "contract", "memory", "tools", "runs", "upstream"}, std: []string{"iter"}},
 	"ingress":      {layer: 2, ours: []string{"actor", "runs", "history", "signals"}},
 	"specs":        {layer: 2, ours: []string{"actor", "history", "runs", "specs/linear"}},
 	"specs/linear": {layer: 2, ours: []string{"actor", "history", "runs"}, theirs: []string{porcupine}},

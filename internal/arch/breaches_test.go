@@ -76,7 +76,7 @@ var breaches = []struct {
 	{"packages import what their row allows", tiny{"host/gateway/x.go": "package gateway\nimport _ \"" + module + "/internal/node\""}, "host/gateway/x.go:4", "host/gateway may not import"},
 	{"packages import what their row allows", tiny{"internal/command/x_test.go": "package command\nimport _ \"" + module + "/internal/node\""}, "internal/command/x_test.go:4", "internal/command may not import"},
 	{"packages import what their row allows", tiny{"runtime/x_test.go": "package runtime\nimport _ \"" + module + "/sim\""}, "runtime/x_test.go:4", "troupe/sim"},
-	{"packages import what their row allows", tiny{"agents/x.go": "package agents\nimport _ \"" + module + "/runtime\""}, "agents/x.go:4", "it may import actor, contract, tools"},
+	{"packages import what their row allows", tiny{"agents/x.go": "package agents\nimport _ \"" + module + "/runtime\""}, "agents/x.go:4", "it may import actor, contract, memory, tools"},
 	{"packages import what their row allows", tiny{"sim/x.go": "package sim\nimport _ \"" + pebble + "\""}, "sim/x.go:4", "docs/RATIONALE.md"},
 	{"packages import what their row allows", tiny{"specs/x.go": "package specs\nimport _ \"" + porcupine + "\""}, "specs/x.go:4", "porcupine"},
 	{"packages import what their row allows", tiny{"store/x.go": "package store\nimport _ \"pgregory.net/rapid\""}, "store/x.go:4", "rapid"},
@@ -190,7 +190,7 @@ var breaches = []struct {
 		"docs/ARCHITECTURE.md", "package host/disk is missing"},
 
 	{"the analyzer knows the pure packages", tiny{"internal/tools/purity/purity.go": "package purity\nvar packages = map[string]string{" +
-		`"actor":"","contract":"","dispatcher":"","history":"","placement":"","runs":"","signals":"","store":"","upstream":"","runtime":"","agents":"","ingress":"","specs":""}`},
+		`"actor":"","contract":"","dispatcher":"","history":"","memory":"","placement":"","runs":"","signals":"","store":"","upstream":"","runtime":"","agents":"","ingress":"","specs":""}`},
 		"internal/tools/purity/purity.go", `"tools" is missing`},
 
 	{"a list of files is complete", tiny{"store/doc.go": filesDoc("x.go  decides"), "store/x.go": "package store", "store/y.go": "package store"}, "store/doc.go", "lacks y.go"},

@@ -111,6 +111,7 @@ const (
 	tagChatPart
 	tagTasks
 	tagWorking
+	tagMemory
 )
 
 func (e *encoder) query(q Query) {
@@ -230,6 +231,9 @@ func (e *encoder) query(q Query) {
 		e.Uint(tagChatPart)
 		e.CallID(q.Chat)
 		e.Bool(q.Cancel)
+	case MemoryQuery:
+		e.Uint(tagMemory)
+		e.memoryQuery(&q)
 	default:
 		e.Uint(0) // no query has this tag
 	}
@@ -297,6 +301,8 @@ func (d *decoder) query() Query {
 		return ChatQuery{d.Bytes(bytesMax), d.text(), d.text(), d.text()}
 	case tagChatPart:
 		return ChatPartQuery{d.CallID(), d.Bool()}
+	case tagMemory:
+		return d.memoryQuery()
 	default:
 		d.Fail("unknown query %d", tag)
 		return nil
@@ -411,6 +417,9 @@ func (e *encoder) result(r Result) {
 	case ChatPart:
 		e.Uint(tagChatPart)
 		e.chatPart(&r)
+	case Memory:
+		e.Uint(tagMemory)
+		e.Bytes(r.JSON)
 	default:
 		e.Uint(0) // no result has this tag
 	}
@@ -476,6 +485,8 @@ func (d *decoder) result() Result {
 		return Chat{d.CallID(), d.text()}
 	case tagChatPart:
 		return d.chatPart()
+	case tagMemory:
+		return Memory{d.Bytes(bytesMax)}
 	default:
 		d.Fail("unknown result %d", tag)
 		return nil

@@ -38,6 +38,7 @@ type catalogSync struct {
 
 	reader   *agents.CatalogReader
 	attached chan struct{} // closed by attach; announcements wait for it
+	memories *memories     // set before attach; nil: the node does not remember
 
 	mu       sync.Mutex
 	items    map[string][]byte
@@ -62,7 +63,7 @@ func (e *ConflictError) Error() string {
 // loadCatalog reads the registry's journal. It returns a *ConflictError if a stored agent
 // has the name of a native one. Other names are reserved. The local tools are those of the program, and the remote ones those of
 // MCP servers. The policy decides about calls of all of them.
-func loadCatalog(stored store.Reader, native []actor.Definition, reserved []string, local, remote []tools.Tool, policy *tools.Policy, keys Keys, log *slog.Logger) (*catalogSync, error) {
+func loadCatalog(stored store.Reader, native []actor.Definition, reserved []string, local, remote []tools.Tool, policy *tools.Policy, keys Keys, remembers bool, log *slog.Logger) (*catalogSync, error) {
 	var names, provided []string
 	for _, def := range native {
 		names = append(names, def.Name)
@@ -79,6 +80,10 @@ func loadCatalog(stored store.Reader, native []actor.Definition, reserved []stri
 	err = c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolOpen, Description: "Returns the definitions that open runs of this node need.",
 		Schema: agents.OpenSchema, Idempotent: true, Handler: c.openDefinitions})
 	if err != nil {
+		return nil, err
+	}
+	c.native = append(c.native, agents.Memory()...)
+	if err := c.registerMemory(remembers); err != nil {
 		return nil, err
 	}
 	for _, t := range local {
@@ -161,7 +166,7 @@ func (c *catalogSync) setRemote(ctx context.Context, remote []tools.Tool) error 
 
 // ReadKeys reads the API keys of a store that no node has open.
 func ReadKeys(stored store.Reader, keys Keys) error {
-	_, err := loadCatalog(stored, nil, nil, nil, nil, nil, keys, slog.New(slog.DiscardHandler))
+	_, err := loadCatalog(stored, nil, nil, nil, nil, nil, keys, false, slog.New(slog.DiscardHandler))
 	return err
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/shares"
+	"github.com/troupe-run/troupe/memory"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
@@ -35,6 +36,8 @@ type Commands struct {
 	devices *devices.Devices          // nil: the node has none
 	remote  func() []command.MCPStats // nil: the node has no MCP servers
 	chats   *chats                    // nil: the node has no models
+
+	memories *memories // nil: the node does not remember
 
 	circuits func() []outbound.CircuitStat // nil: the node has no external agents
 	webhooks func() []webhooks.Stats       // nil: the node has no webhooks
@@ -72,6 +75,9 @@ func (c *Commands) NewCallID() actor.CallID { return c.engine.NewCallID() }
 
 // Invoke implements command.Node.
 func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(run actor.CallID)) (command.Answer, error) {
+	if _, remembers := memory.ScopeOf(in.Call.To); remembers {
+		return c.changeMemory(ctx, in)
+	}
 	if r := in.By.CheckTenant(in.Call.To); r != nil {
 		return refused(in.Call.ID, r), nil
 	}
@@ -138,7 +144,11 @@ func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
 
 // Forget implements command.Node.
 func (c *Commands) Forget(ctx context.Context, in command.Forget) error {
-	return errorOf(c.engine.Forget(ctx, in.By.Tenant, in.Session))
+	err := c.engine.Forget(ctx, in.By.Tenant, in.Session)
+	if err == nil {
+		c.memories.drop(in.By.Tenant, in.Session)
+	}
+	return errorOf(err)
 }
 
 // Follow implements command.Node. It fails only if there are too many
@@ -222,6 +232,8 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return c.listActors(ctx, in.By.Tenant, q)
 	case command.ModelsQuery, command.ChatQuery, command.ChatPartQuery:
 		return c.chats.lookup(ctx, &in)
+	case command.MemoryQuery:
+		return c.memories.find(ctx, &in.By, q)
 	case command.HealthQuery:
 		if err := c.engine.Ready(); err != nil {
 			return command.Health{Reason: err.Error()}, nil

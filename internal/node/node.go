@@ -9,6 +9,7 @@ import (
 	"github.com/troupe-run/troupe/host/logs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -70,6 +71,8 @@ type Config struct {
 	// hashes by the names of MCP servers; nil: none.
 	Webhooks []webhooks.Config
 	Offers   func() map[string]string
+	// Memory switches on what agents remember. An agent uses it if its definition allows that as well.
+	Memory bool
 	// RegistryOnly leaves the open runs of all other actors in the log as they are: the node has no
 	// configuration with which they could continue.
 	RegistryOnly bool
@@ -132,7 +135,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if err = checkExpiryIndex(n.store); err != nil {
 		return nil, fmt.Errorf("store %s: %w", c.Data, err)
 	}
-	if n.catalog, err = loadCatalog(n.store, c.Native, c.Reserved, c.Tools, c.Remote, c.Policy, c.Keys, log); err != nil {
+	if n.catalog, err = loadCatalog(n.store, c.Native, c.Reserved, c.Tools, c.Remote, c.Policy, c.Keys, c.Memory, log); err != nil {
 		return nil, err
 	}
 	n.catalog.share(c.Registry)
@@ -178,9 +181,16 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands.circuits = n.outbound.Circuits
 	n.Commands.storage = newStorageShares(readUsage(n.store), log)
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
+	if c.Memory {
+		n.Commands.memories = newMemories(n.Commands, &forgets{path: filepath.Join(c.Data, ForgetsFile)})
+		n.catalog.memories = n.Commands.memories
+		if err := n.repeatForgets(log); err != nil { // no tool is performed before
+			return nil, errors.Join(err, n.engine.Close(context.Background()))
+		}
+	}
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, store: n.store, log: n.log, keep: c.Keep, logger: log}
-	n.retained.clock, n.retained.hooks = clock, n.hooks
+	n.retained.clock, n.retained.hooks, n.retained.forgot = clock, n.hooks, n.Commands.memories.drop
 	n.retained.start()
 	if n.hooks != nil {
 		n.Commands.webhooks = n.hooks.Stats
@@ -257,6 +267,9 @@ func (n *Node) Close(ctx context.Context) error {
 		n.outbound.Close()
 		n.Commands.close()
 		n.storage.close()
+		if n.Commands.memories != nil {
+			err = errors.Join(err, n.Commands.memories.forgets.close())
+		}
 		n.closeErr = errors.Join(err, n.log.Close(), n.store.Close(), n.trace.Close())
 	})
 	return n.closeErr

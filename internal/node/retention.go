@@ -42,6 +42,7 @@ type retention struct {
 	clock  *retentionClock
 	hooks  *webhooks.Webhooks // nil: none
 	logger *slog.Logger
+	forgot func(tenant, session string) // a session was deleted
 
 	deleted chan struct{} // a client has deleted a session
 	cancel  context.CancelFunc
@@ -169,6 +170,7 @@ func (r *retention) forget(ctx context.Context, tenant, name string, before acto
 		return err
 	})
 	if err == nil {
+		r.forgot(tenant, name)
 		r.logger.Info("deleted a session", "tenant", tenant, "session", name, "last_change", runs.FormatTime(s.Updated))
 	}
 	return err

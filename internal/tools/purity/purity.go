@@ -38,6 +38,7 @@ var purePackages = map[string]bool{
 	"contract":   true,
 	"dispatcher": true,
 	"history":    true,
+	"memory":     true,
 	"placement":  true,
 	"runs":       true,
 	"store":      true,

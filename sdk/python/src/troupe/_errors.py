@@ -41,6 +41,7 @@ REMEDIES: dict[str, str] = {
     "tool_call_not_found": "Check the ID, and the user that the run belongs to.",
     "tool_call_ended": "None: the tool call has its result.",
     "approval_not_found": "List the approvals that wait with client.approvals.list().",
+    "entity_not_found": "Check the name and the scope. What was forgotten does not come back.",
     "context_not_found": "Check the key. Contexts are deleted with their session.",
     "key_not_found": "List the keys with `troupe keys list`.",
     "not_found": "Check the URL of the server and its version.",
