@@ -46,12 +46,11 @@ func (s Scope) AgentOf() string { return scopeAgents[s] }
 func (s Scope) ID(tenant, key string) (actor.ID, error) {
 	switch s {
 	case Session, Agent:
-		field := map[Scope]string{Session: "session_id", Agent: "agent_id"}[s]
 		if key == "" {
-			return actor.ID{}, fmt.Errorf("%s: is missing: the scope %s belongs to one", field, s)
+			return actor.ID{}, fmt.Errorf("is missing: want that of which the scope %s is", s)
 		}
 		if err := actor.CheckName(key); err != nil {
-			return actor.ID{}, fmt.Errorf("%s: %w", field, err)
+			return actor.ID{}, err
 		}
 	case Workspace:
 		key = actor.DefaultKey

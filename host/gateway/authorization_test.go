@@ -243,6 +243,8 @@ func (m *authorization) request(d *testGateway, r routeRight, c credential, user
 			m.prepare("POST", "/v1/agents/register", spec)
 		}
 		path = strings.Replace(path, "{beats}", agent, 1)
+	case strings.HasPrefix(path, "/v1/memory"): // what the request reads or forgets
+		m.prepareAs(user, "POST", "/v1/memory", `{"entity":"kept","content":"x"}`)
 	case strings.Contains(path, "{key}"):
 		m.decode(m.prepare("POST", "/v1/keys", `{"scopes":["read"]}`), &key)
 	}

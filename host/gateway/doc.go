@@ -32,6 +32,11 @@
 //	GET             /v1/tasks
 //	GET             /v1/tasks/{id}
 //	GET POST        /v1/sessions/{id}/messages
+//	GET POST        /v1/memory
+//	POST            /v1/memory/forget
+//	POST            /v1/memory/entity
+//	POST            /v1/memory/search
+//	POST            /v1/memory/traverse
 //	POST            /v1/context
 //	GET PUT DELETE  /v1/context/{id}
 //	GET             /v1/ws

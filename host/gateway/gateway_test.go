@@ -91,7 +91,7 @@ func startGatewayNode(t *testing.T, dir string, config Config, policy *tools.Pol
 		config.Keys = new(Keys)
 	}
 	quietly := slog.New(slog.DiscardHandler)
-	n, err := node.Open(node.Config{Data: dir, Name: "n1", WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{Allow: upstream.AllowLoopback()},
+	n, err := node.Open(node.Config{Data: dir, Name: "n1", Memory: true, WriteBuffer: 1 << 20, Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{Allow: upstream.AllowLoopback()},
 		Native: append(agents.Builtin(), definitions...), Keys: addedKeys{config.Keys, config.Keys.All()}, Policy: policy, FreeFloor: 1, DiskLagMax: time.Hour}, quietly)
 	if err != nil {
 		t.Fatal(err)

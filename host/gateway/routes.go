@@ -105,6 +105,13 @@ func (s *Server) routes() []route {
 		{put, "/v1/context/{id}", scopeCallOrRun, nil, contextRoutes{s}.putContext},
 		{del, "/v1/context/{id}", scopeCallOrRun, nil, contextRoutes{s}.deleteContext},
 
+		{get, "/v1/memory", read, slices.Concat(page, user, memoryScope), memoryRoutes{s}.list},
+		{post, "/v1/memory", call, user, memoryRoutes{s}.create},
+		{post, "/v1/memory/forget", call, user, memoryRoutes{s}.forget},
+		{post, "/v1/memory/entity", read, user, memoryRoutes{s}.entity},
+		{post, "/v1/memory/search", read, user, memoryRoutes{s}.search},
+		{post, "/v1/memory/traverse", read, user, memoryRoutes{s}.traverse},
+
 		{get, socketRoute, scopePublic, nil, socketRoutes{s}.upgrade},
 
 		{get, "/v1/tools", read, page, toolRoutes{s}.listTools},
@@ -207,7 +214,7 @@ func (t routeTable) scope(method, path []byte) (scope ingress.Scope, ok bool) {
 }
 
 // params are the names of all query parameters. A name has one meaning on all routes.
-var params = slices.Concat([]string{"after", "agent", "before", "cancel", "cursor", "limit", "timeout_ms", "tree", userParam, "version", "wait_ms"}, ingress.RunParams)
+var params = slices.Concat([]string{"after", "agent", "before", "cancel", "cursor", "limit", "scope", "timeout_ms", "tree", userParam, "version", "wait_ms"}, ingress.RunParams)
 
 // checkRoutes returns an error for the first mistake in a table.
 func checkRoutes(all []route) error {

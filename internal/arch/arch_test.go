@@ -77,7 +77,7 @@ var packages = map[string]pkg{
 
 	"runtime":      {layer: 2, ours: below2},
 	"agents":       {layer: 2, ours: []string{"actor", "contract", "memory", "tools", "runs", "upstream"}, std: []string{"iter"}},
-	"ingress":      {layer: 2, ours: []string{"actor", "runs", "history", "signals"}},
+	"ingress":      {layer: 2, ours: []string{"actor", "memory", "runs", "history", "signals"}},
 	"specs":        {layer: 2, ours: []string{"actor", "history", "runs", "specs/linear"}},
 	"specs/linear": {layer: 2, ours: []string{"actor", "history", "runs"}, theirs: []string{porcupine}},
 
@@ -93,7 +93,7 @@ var packages = map[string]pkg{
 	"host/mcp":      {layer: 3, ours: slices.Concat(host, []string{"internal/shares"}), theirs: []string{mcpSDK}},
 	"host/wasm":     {layer: 3, ours: slices.Concat(host, []string{"internal/shares"}), theirs: []string{"github.com/tetratelabs/wazero"}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.
-	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "contract", "history", "ingress", "runs", "signals", "internal/client", "internal/command", "internal/shares"}, theirs: []string{
+	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "contract", "history", "ingress", "memory", "runs", "signals", "internal/client", "internal/command", "internal/shares"}, theirs: []string{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
 		"github.com/prometheus/client_golang", "github.com/prometheus/common"},
 		tests: slices.Concat(host, []string{"internal/node"})},
@@ -109,7 +109,7 @@ var packages = map[string]pkg{
 	"internal/invariant":    {layer: 0},
 	"internal/nearest":      {layer: 0},
 	"internal/failpoint":    {layer: 0},
-	"internal/client":       {layer: 3, ours: []string{"actor", "agents", "contract", "ingress", "runs", "signals", "internal/command"}},
+	"internal/client":       {layer: 3, ours: []string{"actor", "agents", "contract", "ingress", "memory", "runs", "signals", "internal/command"}},
 	"internal/command":      {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
 	"internal/emitter":      {layer: 3},
 	"internal/shares":       {layer: 3, ours: []string{"actor"}},
