@@ -14,6 +14,7 @@
 //
 //	client.go     Client, Request and Forbidden
 //	limited.go    what a client that is limited to agents may see and change
+//	memory.go     what agents remember: changes and questions
 //	messages.go   messages that begin a run, and those that do not
 //	runs.go       signals to runs, retries of parked runs, cancellation, the end of a run
 //	partial.go    what a run had produced when its time ran out
