@@ -15,6 +15,7 @@ import (
 
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/postgres"
+	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/store"
 )
@@ -214,6 +215,9 @@ func (c *BackupCmd) Run(s streams) error {
 		if _, err := disk.Restore(c.Data, dir, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err)); err != nil {
 			return storeError(c.Data, err, insteadOfData)
 		}
+		if err := node.CopyForgets(c.Data, dir); err != nil {
+			return err
+		}
 		fmt.Fprintln(s.out, dir)
 		return nil
 	}
@@ -235,19 +239,43 @@ func (c *BackupCmd) Run(s streams) error {
 type RestoreCmd struct {
 	From string `arg:"" type:"existingdir" help:"Backup folder."`
 	Data string `type:"path" required:"" placeholder:"DIR" help:"Data folder to create; must be absent or empty."`
+
+	Forgets         string `placeholder:"FILE" help:"The file forgets.jsonl of the data folder that the backup is of: the server forgets again what agents have forgotten since."`
+	AcceptForgotten bool   `help:"Remember again what was forgotten since the backup, because the file is lost."`
 }
 
 // Help returns the text shown below the flags.
 func (RestoreCmd) Help() string {
 	return `Verifies the whole backup first, and copies it only if it is intact. Runs that were open at the time of the backup resume as after a crash.
 
+If the backup holds what agents remember, it may hold what they were told to forget since: one of --forgets and --accept-forgotten is required.
+
 Examples:
   troupe restore /backups/2026-11-21 --data data
+  troupe restore /backups/2026-11-21 --data data --forgets old/forgets.jsonl
   troupe serve --data data`
 }
 
 // Run executes the command.
 func (c *RestoreCmd) Run(s streams) error {
+	var forgets []byte
+	var err error
+	switch {
+	case c.Forgets != "" && c.AcceptForgotten:
+		return errors.New("want one of --forgets and --accept-forgotten")
+	case c.Forgets != "":
+		if forgets, err = node.ReadForgets(c.Forgets); err != nil {
+			return fmt.Errorf("--forgets: %w", err)
+		}
+	case !c.AcceptForgotten:
+		remembers, err := node.Remembers(c.From)
+		if err != nil {
+			return err
+		}
+		if remembers {
+			return errors.New("the backup holds what agents remember, also what they were told to forget since: give the file forgets.jsonl of the former data folder with --forgets, or --accept-forgotten if it is lost")
+		}
+	}
 	x, err := disk.Restore(c.From, c.Data, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err))
 	switch {
 	case errors.Is(err, disk.ErrNoStore):
@@ -256,6 +284,9 @@ func (c *RestoreCmd) Run(s streams) error {
 		printExamination(s.err, c.From, x)
 		return err
 	case err != nil:
+		return err
+	}
+	if err := node.PutForgets(c.From, c.Data, forgets); err != nil {
 		return err
 	}
 	printExamination(s.out, c.From, x)

@@ -30,6 +30,8 @@ type CLI struct {
 	Tasks    TasksCmd    `cmd:"" help:"List and show detached calls between agents."`
 	Sessions SessionsCmd `cmd:"" help:"List, show and delete conversations."`
 
+	Memory MemoryCmd `cmd:"" help:"List, show, search, forget and export what agents remember."`
+
 	Capabilities CapabilitiesCmd `cmd:"" help:"List what agents do for others, with their owners."`
 
 	Tools     ToolsCmd     `cmd:"" help:"List, show, check, call, add and delete declared tools."`

@@ -97,5 +97,8 @@ func (n *Node) Backup(name string) (dir string, err error) {
 	if err := disk.Backup(d, n.log, dir); err != nil {
 		return "", errors.Join(err, os.Remove(dir)) // the log has removed its files
 	}
+	if err := CopyForgets(n.dir, dir); err != nil {
+		return "", err
+	}
 	return dir, nil
 }

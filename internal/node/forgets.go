@@ -51,18 +51,33 @@ type forgets struct {
 	file *os.File
 }
 
-// write appends a line and syncs it.
-func (f *forgets) write(id actor.ID, c *memory.Change) error {
+// create creates the file, which marks a store whose agents remember.
+func (f *forgets) create() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	line, err := json.Marshal(forget{runs.FormatTime(actor.Time(time.Now().UnixNano())), id.String(), memory.Key(c.Entity), c.Reason}, json.Deterministic(true))
-	if err != nil {
-		return err
-	}
+	return f.open()
+}
+
+// open opens the file. The caller holds f.mu.
+func (f *forgets) open() (err error) {
 	if f.file == nil {
 		if f.file, err = os.OpenFile(f.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
 			return fmt.Errorf("forgets: %w", err)
 		}
+	}
+	return nil
+}
+
+// write appends a line and syncs it.
+func (f *forgets) write(id actor.ID, c *memory.Change) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.open(); err != nil {
+		return err
+	}
+	line, err := json.Marshal(forget{runs.FormatTime(actor.Time(time.Now().UnixNano())), id.String(), memory.Key(c.Entity), c.Reason}, json.Deterministic(true))
+	if err != nil {
+		return err
 	}
 	if _, err = f.file.Write(append(line, '\n')); err == nil {
 		err = f.file.Sync()
@@ -177,4 +192,46 @@ func (n *Node) repeatForgets(log *slog.Logger) error {
 	}
 	log.Info("forgot again what the restored store remembered", "entities", done)
 	return os.Remove(path)
+}
+
+// Remembers reports whether a backup is of a server whose agents remember.
+func Remembers(backup string) (bool, error) {
+	_, err := os.Stat(filepath.Join(backup, ForgetsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// CopyForgets copies the file of forgets, if there is one, to a copy of a store.
+func CopyForgets(from, to string) error {
+	b, err := ReadForgets(filepath.Join(from, ForgetsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return writeSynced(filepath.Join(to, ForgetsFile), b)
+}
+
+// PutForgets completes a data folder that was restored from a backup. The first start forgets again what the
+// content of a file of forgets names; nil means that nothing is forgotten again.
+func PutForgets(backup, data string, forgets []byte) error {
+	if forgets == nil {
+		return CopyForgets(backup, data)
+	}
+	if err := writeSynced(filepath.Join(data, ForgetsRestored), forgets); err != nil {
+		return err
+	}
+	return writeSynced(filepath.Join(data, ForgetsFile), forgets)
+}
+
+func writeSynced(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -184,7 +184,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if c.Memory {
 		n.Commands.memories = newMemories(n.Commands, &forgets{path: filepath.Join(c.Data, ForgetsFile)})
 		n.catalog.memories = n.Commands.memories
-		if err := n.repeatForgets(log); err != nil { // no tool is performed before
+		if err := errors.Join(n.Commands.memories.forgets.create(), n.repeatForgets(log)); err != nil { // no tool is performed before
 			return nil, errors.Join(err, n.engine.Close(context.Background()))
 		}
 	}
