@@ -254,7 +254,7 @@ func newExampleFolder(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"sim-out/seed-7-9f86d081", "2026-11-21", "data-backups/2026-11-21", "troupe", "DIR", "bin/wasm", exampleRun} {
+	for _, name := range []string{"sim-out/seed-7-9f86d081", "2026-11-21", "data-backups/2026-11-21", "troupe", "DIR", "bin/wasm", "old", exampleRun} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +265,7 @@ func newExampleFolder(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	for name, text := range map[string]string{"troupe.toml": "agents = \"examples/team\"\n", "bin/wasm/writer.toml": "name = \"writer\"\n", "scout.json": `{"prompt": "Look around."}`,
+	for name, text := range map[string]string{"old/forgets.jsonl": "", "troupe.toml": "agents = \"examples/team\"\n", "bin/wasm/writer.toml": "name = \"writer\"\n", "scout.json": `{"prompt": "Look around."}`,
 		"weather.toml": "[tool]\ntool_name = \"weather.get\"\nurl = \"http://127.0.0.1:9000/w\"\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -294,6 +294,7 @@ func inFolder(dir string, words []string) []string {
 var parsedOnly = map[string]string{
 	"approvals":     "the tests of approvals have some",
 	"load":          "runs for minutes",
+	"memory":        "the tests of memory have a server that remembers",
 	"replay":        "needs the folder of a failed seed",
 	"sim":           "runs for minutes; the tests of sim run it",
 	"keys revoke":   "the tests of keys revoke a key that exists",
