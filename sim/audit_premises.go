@@ -40,6 +40,7 @@ type AuditPremises struct {
 	DeviceOnce               int `premise:"the result of a device is taken"`
 	ModelRequestEndsOnce     int `premise:"the outcome of a model request is acknowledged"`
 	WorkflowStepOnce         int `premise:"a workflow asks for a step of its second stage"`
+	HandoffKeepsContext      int `premise:"the owner of a step of the second stage is told what was said before"`
 
 	WorldNeverPanics int `premise:"an event of the environment is processed"`
 }

@@ -80,6 +80,7 @@ var guards = []Guard{
 	{Mutant: "ask-expires-early", Spec: specs.ExpireOnlyWhenDue},
 	{Mutant: "barrier-forgets-branch", Spec: WorkflowStepOnce},
 	{Mutant: "status-ignored", Spec: WorkflowStepOnce},
+	{Mutant: "handoff-forgets-constraints", Spec: HandoffKeepsContext},
 	{Mutant: "run-outlives-its-time", Spec: specs.NoWorkPastDeadline},
 	{Mutant: "call-sent-once", Spec: specs.EveryCallEnds},
 	{Mutant: "open-call-taken-twice", Spec: CellNeverPanics},

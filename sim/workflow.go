@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/invariant"
@@ -16,7 +19,8 @@ import (
 // stepOwner the one that owns their capabilities.
 const (
 	orchestratorName = "orla"
-	orchestratorSays = `{"primary_intent":"steps","intent_confidence":1,"workflow":"steps"}`
+	orchestratorSays = `{"primary_intent":"steps","intent_confidence":1,"workflow":"steps","constraints":` + handedLimits + `}`
+	handedLimits     = `{"limit":7}`
 	stepOwner        = "olaf"
 )
 
@@ -79,6 +83,42 @@ func workflowProblem(events []*shownEvent, policy string) string {
 	return ""
 }
 
+// HandoffKeepsContext is the spec of hand-offs: the owner of each step is told the words of the user and every constraint
+// stated before, however often the node of the orchestrator crashes.
+const HandoffKeepsContext = "HandoffKeepsContext"
+
+// handoffProblem returns what is wrong with the request of a step, or "". The event may have the head of a long one.
+func handoffProblem(request, message string) string {
+	envelope, _, whole := strings.Cut(request, "\n\n")
+	var in struct {
+		Context struct {
+			Request string         `json:"original_request"`
+			Limits  jsontext.Value `json:"constraints"`
+		} `json:"context"`
+	}
+	switch err := json.Unmarshal([]byte(envelope), &in); {
+	case err != nil && !whole:
+		return ""
+	case err != nil:
+		return "has no envelope: " + err.Error()
+	case string(in.Context.Limits) != handedLimits:
+		return fmt.Sprintf("has the constraints %.80s", in.Context.Limits)
+	case message != "" && len(message) < runs.TextBytesMax && in.Context.Request != strings.ToValidUTF8(message, "\uFFFD"):
+		return fmt.Sprintf("has the words %.80q, and not %.80q", in.Context.Request, message)
+	}
+	return ""
+}
+
+// messageOf returns the message of a run in its events.
+func messageOf(events []*shownEvent) string {
+	for _, e := range events {
+		if e.Type == runs.UserInput.String() {
+			return e.Payload.Text
+		}
+	}
+	return ""
+}
+
 // checkWorkflow checks the run of an event that a step publishes, if its agent is the orchestrator.
 func (s *judgedStep) checkWorkflow(e *shownEvent) {
 	if s.w.plan.Policy == "" || s.admitted[e.run].Actor.Agent != orchestratorName {
@@ -86,6 +126,14 @@ func (s *judgedStep) checkWorkflow(e *shownEvent) {
 	}
 	if problem := workflowProblem(s.streams[e.run], s.w.plan.Policy); problem != "" {
 		s.w.fail(WorkflowStepOnce, fmt.Sprintf("run %s of a workflow that goes on by %s %s", e.run, s.w.plan.Policy, problem))
+	}
+	if e.Type == runs.AgentCalledChild.String() {
+		if problem := handoffProblem(e.Payload.Text, messageOf(s.streams[e.run])); problem != "" {
+			s.w.fail(HandoffKeepsContext, fmt.Sprintf("a request of run %s %s", e.run, problem))
+		}
+		if !strings.Contains(e.Payload.Text, stepCodes[0]) {
+			s.w.Stats.Audit.HandoffKeepsContext++
+		}
 	}
 	if e.Type == runs.AgentCalledChild.String() && !strings.Contains(e.Payload.Text, stepCodes[0]) {
 		s.w.Stats.Audit.WorkflowStepOnce++
