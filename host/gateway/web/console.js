@@ -53,7 +53,7 @@ function refused(e) {
 
 async function refresh() {
   clearTimeout(timer);
-  const of = page;
+  const of = page, began = Date.now();
   try {
     await count();
     await of.refresh();
@@ -61,7 +61,7 @@ async function refresh() {
   } catch (e) {
     if (!refused(e) && of === page && e instanceof Problem) of.failed?.(e);
   }
-  if (of === page && !byId("key-dialog").open) timer = setTimeout(refresh, document.hidden ? 5 * period : period);
+  if (of === page && !byId("key-dialog").open) timer = setTimeout(refresh, Math.max(document.hidden ? 5 * period : period, 4 * (Date.now() - began))); // a list that is slow to read is read less often
 }
 
 // count shows the number of approvals that wait.
