@@ -29,6 +29,7 @@ type CLI struct {
 
 	Tasks    TasksCmd    `cmd:"" help:"List and show detached calls between agents."`
 	Sessions SessionsCmd `cmd:"" help:"List, show and delete conversations."`
+	Nodes    NodesCmd    `cmd:"" help:"List the orchestrators of a cluster."`
 
 	Memory MemoryCmd `cmd:"" help:"List, show, search, forget and export what agents remember."`
 

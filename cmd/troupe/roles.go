@@ -28,24 +28,27 @@ const (
 
 // roleFlags are the flags of roles that run as processes of their own.
 type roleFlags struct {
-	Role               string `env:"TROUPE_ROLE" enum:"all,ingress,orchestrator" default:"all" help:"all: one process. ingress: serve clients, with the store and the agents of --orchestrator. orchestrator: serve processes with the role ingress (${default})."`
-	Orchestrator       string `env:"TROUPE_ORCHESTRATOR" placeholder:"ADDR" help:"Of an ingress: the orchestrator, as the path of its Unix socket, or host:port."`
-	ListenOrchestrator string `env:"TROUPE_LISTEN_ORCHESTRATOR" placeholder:"ADDR" help:"Where an ingress can connect: path of a Unix socket, or host:port. Default with the role orchestrator: LINK in the data folder."`
-	LinkCert           string `env:"TROUPE_LINK_CERT" type:"path" placeholder:"FILE" help:"Certificate of this process for host:port of the two flags above, in PEM. Read for each connection, as are the next two."`
-	LinkKey            string `env:"TROUPE_LINK_KEY" type:"path" placeholder:"FILE" help:"Key of --link-cert in PEM."`
-	LinkCA             string `env:"TROUPE_LINK_CA" name:"link-ca" type:"path" placeholder:"FILE" help:"Authority of the certificates of both sides in PEM. A process with one of them may do everything."`
+	Role               string   `env:"TROUPE_ROLE" enum:"all,ingress,orchestrator" default:"all" help:"all: one process. ingress: serve clients, with the store and the agents of --orchestrator. orchestrator: serve processes with the role ingress (${default})."`
+	Orchestrator       []string `env:"TROUPE_ORCHESTRATOR" placeholder:"ADDR" help:"Of an ingress: the orchestrator, as the path of its Unix socket, or host:port. Give each one of a cluster, with commas."`
+	Cluster            string   `env:"TROUPE_CLUSTER" placeholder:"NAME" help:"Of an orchestrator with --store: share the store with others of this cluster. One serves, the others stand by and take over when it ends."`
+	ListenOrchestrator string   `env:"TROUPE_LISTEN_ORCHESTRATOR" placeholder:"ADDR" help:"Where an ingress can connect: path of a Unix socket, or host:port. Default with the role orchestrator: LINK in the data folder."`
+	LinkCert           string   `env:"TROUPE_LINK_CERT" type:"path" placeholder:"FILE" help:"Certificate of this process for host:port of the two flags above, in PEM. Read for each connection, as are the next two."`
+	LinkKey            string   `env:"TROUPE_LINK_KEY" type:"path" placeholder:"FILE" help:"Key of --link-cert in PEM."`
+	LinkCA             string   `env:"TROUPE_LINK_CA" name:"link-ca" type:"path" placeholder:"FILE" help:"Authority of the certificates of both sides in PEM. A process with one of them may do everything."`
 }
 
 // checkRole returns an error if the flags do not fit the role.
 func (c *ServeCmd) checkRole() error {
 	ingress := c.Role == roleIngress
 	switch {
-	case ingress && c.Orchestrator == "":
+	case ingress && len(c.Orchestrator) == 0:
 		return fmt.Errorf("--role ingress: want --orchestrator with the address of an orchestrator, such as data/%s", link.SocketName)
-	case !ingress && c.Orchestrator != "":
+	case !ingress && len(c.Orchestrator) > 0:
 		return errors.New("--orchestrator: belongs to --role ingress; an orchestrator has --listen-orchestrator")
 	case ingress && c.ListenOrchestrator != "":
 		return errors.New("--listen-orchestrator: belongs to --role orchestrator; an ingress has --orchestrator")
+	case c.Cluster != "" && (c.Role != roleOrchestrator || c.Store == ""):
+		return errors.New("--cluster: needs --role orchestrator and --store postgres://…; clients connect to processes with --role ingress, which find the one that serves")
 	case c.Role == roleOrchestrator && (c.givenListen || c.Listen != defaultListen && c.Listen != os.Getenv("TROUPE_LISTEN")): // which an image may set for each role
 		return errors.New("--listen: belongs to an ingress, which serves the clients; did you mean --listen-orchestrator?")
 	}
@@ -77,19 +80,33 @@ func allowsLoopback(role, listen string) bool {
 	return role == roleAll && gateway.CheckListenAddress(listen, 0) == nil
 }
 
-// linkAddress returns the address of the link, and false if this process has none.
+// linkAddress returns the address at which an ingress can connect, and false if there is none.
 func (c *ServeCmd) linkAddress() (a link.Address, ok bool, err error) {
-	flag, text := "--listen-orchestrator", c.ListenOrchestrator
+	text := c.ListenOrchestrator
 	switch {
-	case c.Role == roleIngress:
-		flag, text = "--orchestrator", c.Orchestrator
 	case c.Role == roleOrchestrator && text == "":
 		text = filepath.Join(c.Data, link.SocketName)
 	case text == "":
 		return a, false, nil
 	}
-	a, err = link.ParseAddress(flag, text, link.Files{Certificate: c.LinkCert, Key: c.LinkKey, Authority: c.LinkCA})
+	a, err = link.ParseAddress("--listen-orchestrator", text, c.linkFiles())
 	return a, true, err
+}
+
+// orchestrators returns the addresses to which an ingress connects.
+func (c *ServeCmd) orchestrators() (all []link.Address, err error) {
+	for _, text := range c.Orchestrator {
+		a, err := link.ParseAddress("--orchestrator", text, c.linkFiles())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+func (c *ServeCmd) linkFiles() link.Files {
+	return link.Files{Certificate: c.LinkCert, Key: c.LinkKey, Authority: c.LinkCA}
 }
 
 // serveLink serves the node to ingress processes and returns the value of their --orchestrator.
@@ -143,14 +160,14 @@ func (c *ServeCmd) warnAboutClients(certificate *gateway.Certificate, keys *gate
 
 // openIngress waits for the orchestrator. Until then, clients get the answer that it is not connected:
 // the API keys are not known yet.
-func openIngress(ctx context.Context, a link.Address, l net.Listener, config gateway.Config, log *slog.Logger) (*service.Ingress, error) {
+func openIngress(ctx context.Context, orchestrators []link.Address, l net.Listener, config gateway.Config, log *slog.Logger) (*service.Ingress, error) {
 	tcp, ok := l.(*net.TCPListener)
 	invariant.Check(ok, "a listener of %T", l)
 	waiting, err := gateway.ServeWaiting(tcp, config, log)
 	if err != nil {
 		return nil, err
 	}
-	n, err := service.OpenIngress(ctx, a, config, log)
+	n, err := service.OpenIngress(ctx, orchestrators, config, log)
 	if closeErr := waiting.Stop(); closeErr != nil && err == nil {
 		err = errors.Join(closeErr, n.Stop(ctx))
 	}
@@ -163,7 +180,7 @@ func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	a, _, err := c.linkAddress()
+	orchestrators, err := c.orchestrators()
 	if err != nil {
 		return err
 	}
@@ -171,7 +188,7 @@ func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	n, err := openIngress(ctx, a, l, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Chat: config.Chat, Certificate: certificate}, log)
+	n, err := openIngress(ctx, orchestrators, l, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Chat: config.Chat, Certificate: certificate}, log)
 	if err != nil {
 		_ = l.Close()
 		if ctx.Err() != nil { // stopped while it waited
@@ -186,7 +203,7 @@ func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) 
 	served := make(chan error, 1)
 	go func() { served <- n.Gateway.Serve(l) }()
 	_, err = fmt.Fprintln(s.out, n.URL(l.Addr()))
-	log.Info("serving", "role", c.Role, "url", n.URL(l.Addr()), "orchestrator", a.String())
+	log.Info("serving", "role", c.Role, "url", n.URL(l.Addr()), "orchestrator", strings.Join(c.Orchestrator, ", "))
 	if err == nil {
 		select {
 		case <-ctx.Done():

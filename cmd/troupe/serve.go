@@ -25,6 +25,7 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/postgres"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/internal/service"
@@ -224,9 +225,10 @@ func (c *ServeCmd) Run(s streams) error {
 // nodeServer is a running service and its listener.
 type nodeServer struct {
 	*service.Service
-	url      string     // with the role orchestrator: the address of the link
-	served   chan error // results of serving the listener and the socket
-	endWatch func()     // ends the watch of agent files and waits for it; nil if there is none
+	url      string            // with the role orchestrator: the address of the link
+	cluster  *postgres.Cluster // nil: none
+	served   chan error        // results of serving the listener and the socket
+	endWatch func()            // ends the watch of agent files and waits for it; nil if there is none
 }
 
 // startWatch applies changed agent files until stop.
@@ -250,7 +252,12 @@ func (n *nodeServer) stop(grace time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	return n.Stop(ctx)
+	err := n.Stop(ctx)
+	if n.cluster != nil && err == nil { // the log is closed, so another may take it at once
+		err = n.cluster.Close()
+		n.cluster = nil
+	}
+	return err
 }
 
 // open reads the configuration and the agent files, opens the node and starts the
@@ -298,13 +305,20 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if err != nil {
 		return nil, err
 	}
+	cluster, err := c.join(log)
+	if err != nil {
+		return nil, err
+	}
 	base, err := service.Open(service.Config{
-		Node:    node.Config{Data: c.Data, Store: c.Store, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: c.egress(config.Models), Native: native, Reserved: reserved, Policy: config.Policy, Memory: config.Memory, Webhooks: config.Webhooks, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
+		Node:    node.Config{Data: c.Data, Store: c.Store, Cluster: cluster, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: c.egress(config.Models), Native: native, Reserved: reserved, Policy: config.Policy, Memory: config.Memory, Webhooks: config.Webhooks, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
 		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope), Chat: config.Chat, Certificate: certificate},
 		MCP:     files.MCP(),
 
 		WasmWorker: wasmWorker(),
 	}, log)
+	if err != nil && cluster != nil {
+		err = errors.Join(err, cluster.Close())
+	}
 	var conflict *node.ConflictError
 	switch {
 	case errors.As(err, &conflict):
@@ -316,7 +330,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	case err != nil:
 		return nil, storeError(c.Data, err, "")
 	}
-	opened := &nodeServer{Service: base, served: make(chan error, 3)}
+	opened := &nodeServer{Service: base, cluster: cluster, served: make(chan error, 3)}
 	n = opened
 	defer func() {
 		if err != nil {

@@ -320,6 +320,7 @@ func (c *cell) updateAgents() {
 
 // step advances the cell by one input and performs its output.
 func (c *cell) step(in runtime.Input) {
+	c.engine.awaitLease()
 	now := c.engine.clock.now()
 	c.mailbox.now = now
 	number := c.watchdog.begin(in, now)

@@ -127,6 +127,7 @@ func (c *cell) register(ctx context.Context, e runtime.Effect, kind actor.AskKin
 			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code called runtime.Goexit")}
 			defer func() { finish(result) }()             // the turn gets an outcome however the code ends
 			defer c.engine.effectCounters[kind].start()() // counted before the outcome is delivered
+			c.engine.awaitLease()
 			result = do.runRecovered(ctx, pass)
 		}()
 	}

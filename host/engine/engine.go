@@ -70,6 +70,14 @@ type Devices interface {
 	Perform(ctx context.Context, id actor.EffectID, attempt uint32, op runtime.Tool) actor.Answer
 }
 
+// Lease is the right to serve of a node that shares its store with others. Without it the node takes
+// no step and begins no effect.
+type Lease interface {
+	Serves() bool
+	// Await waits until the lease is valid, or until stop is closed.
+	Await(stop <-chan struct{})
+}
+
 // WatchersMax is the default for Config.WatchersMax.
 const WatchersMax = 65_536
 
@@ -109,6 +117,8 @@ type Config struct {
 	// WatchersMax is the maximum number of subscriptions to runs; 0 means the constant.
 	WatchersMax int
 	EffectsMax  int // maximum number of running effects: calls of tools, work, models and external agents; 0 means 1,024
+	// Lease says when the node may serve; nil means always.
+	Lease Lease
 	// DiskLagMax is the maximum delay of a sync, beyond which new work is
 	// refused; 0 means 2 s.
 	DiskLagMax time.Duration
@@ -266,6 +276,13 @@ func (e *Engine) claim(self actor.Address) dispatcher.Table {
 		}
 	}
 	return e.table
+}
+
+// awaitLease waits until the node may serve, or until it stops.
+func (e *Engine) awaitLease() {
+	if l := e.config.Lease; l != nil && !l.Serves() {
+		l.Await(e.ctx.Done())
+	}
 }
 
 // acquireEffect reserves a place for one more running effect. It reports

@@ -150,10 +150,19 @@ func (s *Store) replaced(b *store.Batch) error {
 		return err
 	}
 	if h.owner != s.owner || h.epoch != s.epoch {
-		s.logger.Error("another process has taken the store", "owner", h.owner)
-		return store.Fenced{Shards: b.Shards}
+		return s.fenced(b, &h)
 	}
 	return fmt.Errorf("batch %d does not continue the database, whose log ends at batch %d: was it restored from a backup, or has it failed over and lost work?", b.No, h.mark.Batch)
+}
+
+// fenced returns the error of a batch whose log belongs to another process. A process of a cluster ends as
+// one whose lease is over.
+func (s *Store) fenced(b *store.Batch, h *head) error {
+	if c := s.options.Cluster; c != nil {
+		c.lose(fmt.Sprintf("%s has taken its log", h.owner))
+	}
+	s.logger.Error("another process has taken the store", "owner", h.owner)
+	return store.Fenced{Shards: b.Shards}
 }
 
 // Settle implements store.Log. It waits for the database.
@@ -176,7 +185,7 @@ func (s *Store) Settle(b *store.Batch) (stored bool, err error) {
 	}
 	switch {
 	case h.owner != s.owner || h.epoch != s.epoch:
-		return false, store.Fenced{Shards: b.Shards}
+		return false, s.fenced(b, &h)
 	case h.mark == b.Mark():
 		s.stored(b)
 		s.recovered()

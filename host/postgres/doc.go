@@ -17,16 +17,21 @@
 // acknowledged, new work is refused as unavailable, and nothing ends; the work continues once the
 // database answers.
 //
-// Everything is one log under one node. It is a part of the server without a promise of
+// Everything is one log under one node. Several processes may share it as a cluster: one serves the log
+// under a lease, the others stand by (package placement). It is a part of the server without a promise of
 // compatibility: programs use package troupe.
 //
 // # Files
 //
 //	append.go     the transaction of a batch, and how a lost answer is settled
+//	clock_linux.go  the clock of leases
+//	clock_other.go  the same elsewhere
+//	cluster.go    a process of a cluster: its lease, and what it does without one
 //	connect.go    connections, and the databases that are refused
 //	import.go     the content of another store
 //	json.go       jsonb of any bytes
 //	kv.go         the rows
+//	members.go    the table of members and owners
 //	migrate.go    the schema
 //	move.go       stores between folders and databases
 //	outage.go     times in which the database is away

@@ -34,6 +34,8 @@ type Options struct {
 	ReadOnly bool
 	// Idle refuses a read-only open beside a process that writes.
 	Idle bool
+	// Cluster is the cluster of the process, which owns the log; nil: the store is of one process.
+	Cluster *Cluster
 }
 
 // Store is an open store. It is a store.KV and a store.Reader, safe for concurrent use, and the
@@ -47,6 +49,7 @@ type Store struct {
 	logger  *slog.Logger
 	config  *pgx.ConnConfig
 	secret  []byte
+	cluster string // that the store belongs to; empty: none
 	end     store.Mark
 	origin  store.Mark
 
@@ -101,7 +104,11 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 	}()
 	host, _ := os.Hostname()
 	s.owner = fmt.Sprintf("process %d at %s", os.Getpid(), host)
-	if s.config, err = parse(url, applicationName+" "+string(node)); err != nil {
+	of := string(node)
+	if o.Cluster != nil {
+		of, s.owner = o.Cluster.name, o.Cluster.name
+	}
+	if s.config, err = parse(url, applicationName+" "+of); err != nil {
 		return nil, err
 	}
 	ctx := context.Background()
@@ -125,17 +132,20 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 			return nil, err
 		}
 	}
-	if !o.ReadOnly || o.Idle {
+	if (!o.ReadOnly || o.Idle) && o.Cluster == nil {
 		if err := s.lock(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if !o.ReadOnly {
+	if !o.ReadOnly && o.Cluster == nil {
 		if err := migrate(ctx, s.conn); err != nil {
 			return nil, err
 		}
 	}
 	if err := s.identify(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.checkCluster(ctx); err != nil {
 		return nil, err
 	}
 	if s.keys, err = openKeys(ctx, s.config); err != nil {
@@ -160,7 +170,30 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 	}
 	s.index.Clear()
 	s.Rows.Index = s.index.TakeForgotten()
+	if o.Cluster != nil {
+		o.Cluster.writer.Store(s)
+	}
 	return s, nil
+}
+
+// checkCluster refuses a store that a cluster may write at any time.
+func (s *Store) checkCluster(ctx context.Context) error {
+	switch {
+	case s.cluster == "" || s.options.Cluster != nil:
+		return nil
+	case !s.options.ReadOnly:
+		return fmt.Errorf("belongs to the cluster %q: give --cluster %[1]s, or ask a process of the cluster", s.cluster)
+	case !s.options.Idle:
+		return nil
+	}
+	var owner string
+	err := s.conn.QueryRow(ctx, "SELECT member FROM troupe.members WHERE lease_until > clock_timestamp() LIMIT 1").Scan(&owner)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return InUseError{fmt.Sprintf("%s of the cluster %q", owner, s.cluster)}
 }
 
 // withIndex runs a function that reads the index for readers.
@@ -203,7 +236,7 @@ func (s *Store) identify(ctx context.Context) error {
 	var node, format string
 	var logCount int
 	query := func() error {
-		return s.conn.QueryRow(ctx, "SELECT node, logs, format, secret FROM troupe.store").Scan(&node, &logCount, &format, &s.secret)
+		return s.conn.QueryRow(ctx, "SELECT node, logs, format, secret, cluster FROM troupe.store").Scan(&node, &logCount, &format, &s.secret, &s.cluster)
 	}
 	err := query()
 	if errors.Is(err, pgx.ErrNoRows) && !s.options.ReadOnly {
@@ -282,12 +315,15 @@ func (s *Store) claim(ctx context.Context) error {
 	var h head
 	query := "SELECT owner, epoch, batch, pos, hash FROM troupe.logs WHERE log = 0"
 	args := []any{}
-	if !s.options.ReadOnly {
+	if !s.options.ReadOnly && s.options.Cluster == nil {
 		query = "UPDATE troupe.logs SET owner = $1, epoch = epoch + 1, since = now() WHERE log = 0 RETURNING owner, epoch, batch, pos, hash"
 		args = append(args, s.owner)
 	}
 	if err := h.scan(s.conn.QueryRow(ctx, query, args...)); err != nil {
 		return err
+	}
+	if c := s.options.Cluster; c != nil && (h.owner != s.owner || h.epoch != c.epoch()) {
+		return fmt.Errorf("the log belongs to %s", h.owner)
 	}
 	s.epoch, s.head = h.epoch, h.mark
 	return nil
@@ -324,8 +360,8 @@ func (s *Store) reconnect() error {
 		_, err = conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND application_name = $2 AND pid <> pg_backend_pid()",
 			s.pid, s.config.RuntimeParams["application_name"])
 	}
-	var locked bool
-	if err == nil {
+	locked := s.options.Cluster != nil // leases take the place of the lock
+	if err == nil && !locked {
 		err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", int64(writerLock)).Scan(&locked)
 	}
 	if err == nil && !locked {

@@ -53,6 +53,7 @@ const (
 	protoactor = "github.com/asynkron/protoactor-go"
 	pebble     = "github.com/cockroachdb/pebble/v2"
 	pgx        = "github.com/jackc/pgx/v5"
+	unix       = "golang.org/x/sys/unix"
 	mcpSDK     = "github.com/modelcontextprotocol/go-sdk"
 )
 
@@ -86,7 +87,7 @@ var packages = map[string]pkg{
 	"host/engine":   {layer: 3, ours: slices.Concat(host, []string{"internal/command", "internal/emitter"}), theirs: []string{protoactor}},
 	"host/logs":     {layer: 3, ours: host},
 	"host/disk":     {layer: 3, ours: slices.Concat(host, []string{"host/logs"}), theirs: []string{pebble}, tests: []string{"store/storetest"}},
-	"host/postgres": {layer: 3, ours: slices.Concat(host, []string{"host/logs"}), theirs: []string{pgx}, tests: []string{"store/storetest", "internal/postgrestest"}},
+	"host/postgres": {layer: 3, ours: slices.Concat(host, []string{"host/logs"}), theirs: []string{pgx, unix}, tests: []string{"placement/placementtest", "store/storetest", "internal/postgrestest"}},
 	"host/outbound": {layer: 3, ours: slices.Concat(host, []string{"internal/shares"})},
 	"host/devices":  {layer: 3, ours: host},
 	"host/webhooks": {layer: 3, ours: host},
@@ -103,34 +104,35 @@ var packages = map[string]pkg{
 	"troupetest": {layer: 4, ours: []string{".", "actor", "agents", "internal/emitter", "internal/program", "simulate", "tools"}},
 	"examples":   {layer: 4, ours: []string{"."}, theirs: []string{mcpSDK}},
 
-	"store/storetest":       {layer: 3, ours: []string{"actor", "runs", "store"}, theirs: []string{"pgregory.net/rapid"}},
-	"internal/apitest":      {layer: 4, tests: []string{"."}},
-	"internal/arch":         {layer: 4},
-	"internal/invariant":    {layer: 0},
-	"internal/nearest":      {layer: 0},
-	"internal/failpoint":    {layer: 0},
-	"internal/client":       {layer: 3, ours: []string{"actor", "agents", "contract", "ingress", "memory", "runs", "signals", "internal/command"}},
-	"internal/command":      {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
-	"internal/emitter":      {layer: 3},
-	"internal/shares":       {layer: 3, ours: []string{"actor"}},
-	"internal/postgrestest": {layer: 3, theirs: []string{pgx}},
-	"internal/program":      {layer: 4, ours: []string{"actor", "tools"}},
-	"internal/node":         {layer: 3, ours: wired},
-	"internal/link":         {layer: 4, ours: []string{"actor", "host/gateway", "ingress", "internal/command"}, tests: slices.Concat(wired, []string{"internal/node"})},
-	"internal/service":      {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/link", "internal/node"}), theirs: []string{"github.com/fsnotify/fsnotify"}},
-	"internal/mutant":       {layer: 4},
-	"test/demo":             {layer: 4, ours: programs},
-	"test/crash":            {layer: 4, ours: programs, tests: []string{"internal/postgrestest"}, theirs: []string{pgx}},
-	"test/clients":          {layer: 4, ours: programs, tests: []string{"."}, theirs: []string{"github.com/fasthttp/websocket"}},
-	"tla/tlc":               {layer: 4, ours: []string{"internal/servertest"}},
-	"test/corruption":       {layer: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},
-	"internal/mdsection":    {layer: 4},
-	"internal/servertest":   {layer: 4},
-	"test/bench":            {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
-	"internal/load":         {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
-	"test/internal/gotest":  {layer: 4},
-	"test/internal/change":  {layer: 4},
-	"internal/tools":        {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
+	"placement/placementtest": {layer: 3, ours: []string{"actor", "placement"}, theirs: []string{"pgregory.net/rapid"}},
+	"store/storetest":         {layer: 3, ours: []string{"actor", "runs", "store"}, theirs: []string{"pgregory.net/rapid"}},
+	"internal/apitest":        {layer: 4, tests: []string{"."}},
+	"internal/arch":           {layer: 4},
+	"internal/invariant":      {layer: 0},
+	"internal/nearest":        {layer: 0},
+	"internal/failpoint":      {layer: 0},
+	"internal/client":         {layer: 3, ours: []string{"actor", "agents", "contract", "ingress", "memory", "runs", "signals", "internal/command"}},
+	"internal/command":        {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
+	"internal/emitter":        {layer: 3},
+	"internal/shares":         {layer: 3, ours: []string{"actor"}},
+	"internal/postgrestest":   {layer: 3, theirs: []string{pgx}},
+	"internal/program":        {layer: 4, ours: []string{"actor", "tools"}},
+	"internal/node":           {layer: 3, ours: wired},
+	"internal/link":           {layer: 4, ours: []string{"actor", "host/gateway", "ingress", "internal/command"}, tests: slices.Concat(wired, []string{"internal/node"})},
+	"internal/service":        {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/link", "internal/node"}), theirs: []string{"github.com/fsnotify/fsnotify"}},
+	"internal/mutant":         {layer: 4},
+	"test/demo":               {layer: 4, ours: programs},
+	"test/crash":              {layer: 4, ours: programs, tests: []string{"internal/postgrestest"}, theirs: []string{pgx}},
+	"test/clients":            {layer: 4, ours: programs, tests: []string{"."}, theirs: []string{"github.com/fasthttp/websocket"}},
+	"tla/tlc":                 {layer: 4, ours: []string{"internal/servertest"}},
+	"test/corruption":         {layer: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},
+	"internal/mdsection":      {layer: 4},
+	"internal/servertest":     {layer: 4},
+	"test/bench":              {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
+	"internal/load":           {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
+	"test/internal/gotest":    {layer: 4},
+	"test/internal/change":    {layer: 4},
+	"internal/tools":          {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 
 	"test/internal/commits": {layer: 4},
 	"test/internal/overlay": {layer: 4},

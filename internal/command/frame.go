@@ -20,7 +20,7 @@ import (
 //  8. the tokens of a request to a model
 //  9. former owners of agents
 //  10. the agents of a device
-const CodecVersion = 10
+const CodecVersion = 11
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.

@@ -40,6 +40,7 @@ type (
 		Secret        []byte // signs run tokens
 		ApprovalScope string // needed to decide about a tool call; may be empty
 		Keys          [][]byte
+		Epoch         uint64 // of the owner of the log in a cluster, of which a later one has a greater; else 0
 	}
 	// External is the health of an external agent.
 	External struct {
@@ -87,10 +88,11 @@ func (e *encoder) gateway(g *Gateway) {
 	e.Bytes(g.Secret)
 	e.String(g.ApprovalScope)
 	list(e, g.Keys, func(k *[]byte) { e.Bytes(*k) })
+	e.Uint(g.Epoch)
 }
 
 func (d *decoder) gateway() Gateway {
-	return Gateway{d.Uint(), d.Bytes(bytesMax), d.text(), listOf(d, func() []byte { return d.Bytes(bytesMax) })}
+	return Gateway{d.Uint(), d.Bytes(bytesMax), d.text(), listOf(d, func() []byte { return d.Bytes(bytesMax) }), d.Uint()}
 }
 
 func (e *encoder) external(x External) {

@@ -165,7 +165,7 @@ func TestPeersOverTCPNeedCertificates(t *testing.T) {
 	serve(t, &server, &testNode{})
 	client := ours.files(x509.ExtKeyUsageClientAuth, "client")
 	stranger := foreign.files(x509.ExtKeyUsageClientAuth, "client")
-	n, err := Connect(t.Context(), Address{Host: server.Host, Files: client}, new(gateway.Keys), quietly)
+	n, err := Connect(t.Context(), []Address{{Host: server.Host, Files: client}}, new(gateway.Keys), quietly)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestPeersOverTCPNeedCertificates(t *testing.T) {
 		"certificate of an orchestrator":   server.Files,
 		"authority of another one":         {client.Certificate, client.Key, filepath.Join(foreign.dir, "ca.pem")},
 	} {
-		_, err := Connect(t.Context(), Address{Host: server.Host, Files: files}, new(gateway.Keys), quietly)
+		_, err := Connect(t.Context(), []Address{{Host: server.Host, Files: files}}, new(gateway.Keys), quietly)
 		var refused *RefusedError
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "certificate") && !strings.Contains(err.Error(), "--link-cert") {
 			t.Errorf("%s: %v", name, err)
@@ -211,7 +211,7 @@ func TestPeersOverSocketAreChecked(t *testing.T) {
 	if _, err := Listen(a); !errors.As(err, &refused) || !strings.Contains(err.Error(), "chmod 700 "+dir) {
 		t.Errorf("an open folder: %v", err)
 	}
-	if _, err := Connect(t.Context(), a, new(gateway.Keys), quietly); !errors.As(err, &refused) {
+	if _, err := Connect(t.Context(), []Address{a}, new(gateway.Keys), quietly); !errors.As(err, &refused) {
 		t.Errorf("an open folder: %v", err)
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
@@ -251,7 +251,7 @@ func TestPeersOverSocketAreChecked(t *testing.T) {
 		}
 	}()
 	for range 2 {
-		if _, err := Connect(t.Context(), other, new(gateway.Keys), quietly); !errors.As(err, &refused) || !strings.Contains(err.Error(), "another version") {
+		if _, err := Connect(t.Context(), []Address{other}, new(gateway.Keys), quietly); !errors.As(err, &refused) || !strings.Contains(err.Error(), "another version") {
 			t.Errorf("another server: %v", err)
 		}
 	}
@@ -263,7 +263,7 @@ func TestLinkReconnects(t *testing.T) {
 	a := Address{Path: filepath.Join(privateDir(t), SocketName)}
 	source, stop := serve(t, &a, &testNode{})
 	keys := new(gateway.Keys)
-	n, err := Connect(t.Context(), a, keys, quietly)
+	n, err := Connect(t.Context(), []Address{a}, keys, quietly)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +322,7 @@ func TestLinkReconnects(t *testing.T) {
 func TestOtherStoreEndsIngress(t *testing.T) {
 	a := Address{Path: filepath.Join(privateDir(t), SocketName)}
 	_, stop := serve(t, &a, &testNode{})
-	n, err := Connect(t.Context(), a, new(gateway.Keys), quietly)
+	n, err := Connect(t.Context(), []Address{a}, new(gateway.Keys), quietly)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +340,7 @@ func TestOtherStoreEndsIngress(t *testing.T) {
 func TestGatewayNeedsCrossLink(t *testing.T) {
 	a := Address{Path: filepath.Join(privateDir(t), SocketName)}
 	serve(t, &a, &testNode{})
-	n, err := Connect(t.Context(), a, new(gateway.Keys), quietly)
+	n, err := Connect(t.Context(), []Address{a}, new(gateway.Keys), quietly)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -408,7 +408,7 @@ func TestSilentStrangersAreClosed(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*greetingTimeout)
 	defer cancel()
-	n, err := Connect(ctx, Address{Host: a.Host, Files: ours.files(x509.ExtKeyUsageClientAuth, "client")}, new(gateway.Keys), quietly)
+	n, err := Connect(ctx, []Address{{Host: a.Host, Files: ours.files(x509.ExtKeyUsageClientAuth, "client")}}, new(gateway.Keys), quietly)
 	if err != nil {
 		t.Fatal(err)
 	}

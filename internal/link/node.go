@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -24,6 +26,8 @@ import (
 const (
 	backoffMin = 50 * time.Millisecond
 	backoffMax = 2 * time.Second
+	// With several orchestrators: one of them serves again soon.
+	backoffSeveralMax = 250 * time.Millisecond
 
 	warnInterval = time.Minute // between two warnings about them
 )
@@ -35,39 +39,42 @@ const followRetry = time.Second
 // self is the principal of queries by the ingress itself.
 var self = actor.NewPrincipal("", "")
 
+// probeEvery is the time between two looks for an orchestrator that has taken over from the connected one.
+const probeEvery = time.Second
+
 // Node is the orchestrator at the other end of a link, which Node opens again whenever it
-// fails. While there is none, each command returns a *command.AwayError at once. A subscription
+// fails. Of several orchestrators of a cluster one serves; the others listen to nobody. While there is none, each command returns a *command.AwayError at once. A subscription
 // lasts: it receives an update after each new connection, because events may have been missed.
 type Node struct {
-	address Address
-	keys    *gateway.Keys
-	log     *slog.Logger
-	ctx     context.Context
-	cancel  context.CancelFunc
-	work    sync.WaitGroup
-	first   command.Gateway // of the first connection
-	done    chan struct{}   // closed when the node has failed
-	err     error           // set before done is closed
+	addresses []Address
+	keys      *gateway.Keys
+	log       *slog.Logger
+	ctx       context.Context
+	cancel    context.CancelFunc
+	work      sync.WaitGroup
+	first     command.Gateway // of the first connection
+	done      chan struct{}   // closed when the node has failed
+	err       error           // set before done is closed
 
 	mu     sync.Mutex
 	client *command.Client // nil: not connected
 	back   chan struct{}   // closed at the next connection; set while client is nil
 }
 
-// Connect waits for the orchestrator, or for ctx. It returns a *RefusedError at once if a
+// Connect waits for an orchestrator at one of the addresses, or for ctx. It returns a *RefusedError at once if a
 // configuration must change first. The API keys are in keys then, and follow those of the
 // orchestrator. The caller MUST close the node.
-func Connect(ctx context.Context, a Address, keys *gateway.Keys, log *slog.Logger) (*Node, error) {
-	n := &Node{address: a, keys: keys, log: log, done: make(chan struct{}), back: make(chan struct{})}
+func Connect(ctx context.Context, addresses []Address, keys *gateway.Keys, log *slog.Logger) (*Node, error) {
+	n := &Node{addresses: addresses, keys: keys, log: log, done: make(chan struct{}), back: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	client, state, err := n.reconnect(ctx, true)
+	c, err := n.reconnect(ctx, true)
 	if err != nil {
 		n.cancel()
 		return nil, err
 	}
-	n.first = state
-	n.connected(client)
-	n.work.Go(func() { n.run(client, state.Version) })
+	n.first = c.state
+	n.connected(c.client)
+	n.work.Go(func() { n.run(c) })
 	return n, nil
 }
 
@@ -93,10 +100,12 @@ func (n *Node) Close() {
 }
 
 // run follows the API keys over one connection after the other.
-func (n *Node) run(client *command.Client, version uint64) {
-	defer func() { n.lose(client) }()
-	for {
-		state, err := gatewayState(n.ctx, client, version)
+func (n *Node) run(c *connection) {
+	defer func() { n.lose(c.client) }()
+	endWatch := n.watch(c)
+	defer func() { endWatch() }()
+	for version := c.state.Version; ; {
+		state, err := gatewayState(n.ctx, c.client, version)
 		if err == nil && state.Version != version {
 			version, err = state.Version, n.setKeys(&state)
 		}
@@ -106,42 +115,103 @@ func (n *Node) run(client *command.Client, version uint64) {
 		case err == nil:
 			continue
 		}
-		n.lose(client)
-		n.log.Warn("the orchestrator is not connected: requests are refused until it is again", "orchestrator", n.address.String(), "error", err.Error())
+		endWatch()
+		n.lose(c.client)
+		n.log.Warn("the orchestrator is not connected: requests are refused until it is again", "orchestrator", c.from.String(), "error", err.Error())
 		began := time.Now()
-		if client, state, err = n.reconnect(n.ctx, false); err != nil {
+		next, err := n.reconnect(n.ctx, false)
+		if err != nil {
 			return
 		}
-		if !bytes.Equal(state.Secret, n.first.Secret) || state.ApprovalScope != n.first.ApprovalScope {
-			client.Close()
-			n.err = fmt.Errorf("the orchestrator at %s has another store or configuration than before: start this ingress again", n.address)
+		if !bytes.Equal(next.state.Secret, n.first.Secret) || next.state.ApprovalScope != n.first.ApprovalScope {
+			next.client.Close()
+			n.err = fmt.Errorf("the orchestrator at %s has another store or configuration than before: start this ingress again", next.from)
 			close(n.done)
 			return
 		}
-		version = state.Version
-		n.log.Info("the orchestrator is connected again", "orchestrator", n.address.String(), "ms", time.Since(began).Milliseconds())
-		n.connected(client)
+		c, version = next, next.state.Version
+		n.log.Info("the orchestrator is connected again", "orchestrator", c.from.String(), "ms", time.Since(began).Milliseconds())
+		n.connected(c.client)
+		endWatch = n.watch(c)
+	}
+}
+
+// String returns the addresses of the orchestrators.
+func (n *Node) String() string {
+	var all []string
+	for _, a := range n.addresses {
+		all = append(all, a.String())
+	}
+	return strings.Join(all, ", ")
+}
+
+// connection is a connection to an orchestrator.
+type connection struct {
+	client *command.Client
+	state  command.Gateway // at the beginning
+	from   Address
+}
+
+// watch looks for an orchestrator that has taken over from the connected one, which may be frozen or cut
+// off and says nothing of it. Then it closes the connection. The returned function ends it and waits.
+func (n *Node) watch(c *connection) (end func()) {
+	ctx, cancel := context.WithCancel(n.ctx)
+	var work sync.WaitGroup
+	others := slices.DeleteFunc(slices.Clone(n.addresses), func(a Address) bool { return a == c.from })
+	if len(others) > 0 {
+		work.Go(func() {
+			for {
+				timer := time.NewTimer(probeEvery)
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+					timer.Stop()
+					return
+				}
+				probing, probed := context.WithTimeout(ctx, probeEvery)
+				newer, err := attemptAll(probing, others, func(s *command.Gateway) bool { return s.Epoch > c.state.Epoch })
+				probed()
+				if err == nil {
+					newer.client.Close()
+					n.log.Info("another orchestrator has taken over", "orchestrator", newer.from.String(), "epoch", newer.state.Epoch)
+					c.client.Close()
+					return
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		work.Wait()
 	}
 }
 
 // reconnect connects and sets the keys, so that no connection is used with former ones. It tries
 // until ctx ends. The first connection also ends with a *RefusedError.
-func (n *Node) reconnect(ctx context.Context, first bool) (*command.Client, command.Gateway, error) {
+func (n *Node) reconnect(ctx context.Context, first bool) (*connection, error) {
 	var warned time.Time
-	for delay := backoffMin; ; delay = min(2*delay, backoffMax) {
-		client, state, err := n.attempt(ctx)
+	slowest := backoffMax
+	if len(n.addresses) > 1 {
+		slowest = backoffSeveralMax
+	}
+	for delay := backoffMin; ; delay = min(2*delay, slowest) {
+		c, err := attemptAll(ctx, n.addresses, func(*command.Gateway) bool { return true })
+		if err == nil {
+			if err = n.setKeys(&c.state); err == nil {
+				return c, nil
+			}
+			c.client.Close()
+		}
 		var refused *RefusedError
 		switch {
-		case err == nil:
-			return client, state, nil
 		case ctx.Err() != nil:
-			return nil, command.Gateway{}, ctx.Err()
-		case first && errors.As(err, &refused):
-			return nil, command.Gateway{}, fmt.Errorf("--orchestrator %s: %w", n.address, err)
+			return nil, ctx.Err()
+		case first && errors.As(err, &refused) && len(n.addresses) == 1:
+			return nil, fmt.Errorf("--orchestrator %s: %w", n, err)
 		}
-		if (delay >= backoffMax || errors.As(err, &refused)) && time.Since(warned) >= warnInterval {
+		if (delay >= slowest || errors.As(err, &refused)) && time.Since(warned) >= warnInterval {
 			warned = time.Now()
-			n.log.Warn("cannot connect to the orchestrator: will try again", "orchestrator", n.address.String(), "error", err.Error())
+			n.log.Warn("cannot connect to the orchestrator: will try again", "orchestrator", n.String(), "error", err.Error())
 		}
 		timer := time.NewTimer(delay/2 + rand.N(delay/2))
 		select {
@@ -152,25 +222,66 @@ func (n *Node) reconnect(ctx context.Context, first bool) (*command.Client, comm
 	}
 }
 
-func (n *Node) attempt(ctx context.Context) (*command.Client, command.Gateway, error) {
-	dialing, cancel := context.WithTimeout(ctx, greetingTimeout)
+// attemptAll connects to the first orchestrator that answers and is wanted. A frozen one takes a connection
+// and says nothing, so all are tried at the same time.
+func attemptAll(ctx context.Context, addresses []Address, wanted func(*command.Gateway) bool) (found *connection, err error) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c, err := dial(dialing, n.address)
-	if err != nil {
-		return nil, command.Gateway{}, refusedOf(err)
+	type result struct {
+		c   *connection
+		err error
 	}
+	results := make(chan result)
+	for _, a := range addresses {
+		go func() {
+			c, err := attempt(ctx, a)
+			if err == nil && !wanted(&c.state) {
+				c.client.Close()
+				err = fmt.Errorf("the orchestrator at %s is not the one that serves", a)
+			}
+			results <- result{c, err}
+		}()
+	}
+	var failed []error
+	for range addresses {
+		r := <-results
+		switch {
+		case r.err != nil:
+			failed = append(failed, r.err)
+		case found == nil:
+			found = r.c
+			cancel() // of the others
+		case r.c.state.Epoch > found.state.Epoch:
+			found.client.Close()
+			found = r.c
+		default:
+			r.c.client.Close()
+		}
+	}
+	if found == nil {
+		return nil, errors.Join(failed...)
+	}
+	return found, nil
+}
+
+// attempt connects to an orchestrator.
+func attempt(ctx context.Context, a Address) (*connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, greetingTimeout)
+	defer cancel()
+	c, err := dial(ctx, a)
+	if err != nil {
+		return nil, refusedOf(err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	if err := greet(c); err != nil {
-		return nil, command.Gateway{}, errors.Join(err, c.Close())
+		return nil, errors.Join(err, c.Close())
 	}
-	client := command.Dial(boundedConn{c})
-	state, err := gatewayState(ctx, client, 0)
-	if err == nil {
-		err = n.setKeys(&state)
+	x := &connection{client: command.Dial(boundedConn{c}), from: a}
+	if x.state, err = gatewayState(ctx, x.client, 0); err != nil {
+		x.client.Close()
+		return nil, err
 	}
-	if err != nil {
-		client.Close()
-	}
-	return client, state, err
+	return x, nil
 }
 
 func gatewayState(ctx context.Context, client *command.Client, after uint64) (command.Gateway, error) {

@@ -23,6 +23,7 @@ type Orchestrator struct {
 	ApprovalScope ingress.Scope
 	External      gateway.External
 	Backup        func(name string) (dir string, err error)
+	Epoch         uint64 // under which the node owns the log of a cluster; 0: it is in none
 }
 
 // Lookup implements command.Node.
@@ -33,7 +34,7 @@ func (o *Orchestrator) Lookup(ctx context.Context, in command.Lookup) (command.R
 		if err != nil || version == q.After {
 			return command.Gateway{Version: version}, err
 		}
-		return command.Gateway{Version: version, Secret: o.Secret, ApprovalScope: string(o.ApprovalScope), Keys: keys}, nil
+		return command.Gateway{Version: version, Secret: o.Secret, ApprovalScope: string(o.ApprovalScope), Keys: keys, Epoch: o.Epoch}, nil
 	case command.ExternalQuery:
 		known := q.Heartbeat && o.External.Heartbeat(q.Name)
 		return command.External{Known: known, Healthy: o.External.Healthy(q.Name), LastSeen: o.External.LastSeen(q.Name), Circuit: o.External.Circuit(q.Name)}, nil

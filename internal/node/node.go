@@ -22,6 +22,7 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/postgres"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
@@ -32,11 +33,14 @@ import (
 
 // Config is the configuration of a node.
 type Config struct {
-	Data   string // folder of the store and of files beside it; created if it does not exist
-	Store  string // URL of a PostgreSQL database with the store; empty: the store is in the folder
-	Name   string // name of the node; each store belongs to exactly one node
-	Cells  int    // number of cells; 0 means one per processor
-	Limits dispatcher.Limits
+	Data  string // folder of the store and of files beside it; created if it does not exist
+	Store string // URL of a PostgreSQL database with the store; empty: the store is in the folder
+	// Cluster is the cluster that the process belongs to, which owns the log of the store; nil: none. Open does
+	// not close it.
+	Cluster *postgres.Cluster
+	Name    string // name of the node; each store belongs to exactly one node
+	Cells   int    // number of cells; 0 means one per processor
+	Limits  dispatcher.Limits
 	// Outbound configures the egress. Open sets its token and its logger.
 	Outbound outbound.Config
 	Native   []actor.Definition // agents written in Go
@@ -84,6 +88,14 @@ func (c *Config) resumes() func(actor.ID) bool {
 		return nil
 	}
 	return func(id actor.ID) bool { return id == agents.RegistryID }
+}
+
+// lease returns the right to serve of a process in a cluster, or nil.
+func (c *Config) lease() engine.Lease {
+	if c.Cluster == nil {
+		return nil
+	}
+	return c.Cluster
 }
 
 // Node is a running node: disk, log, agents, egress and cells. It has no
@@ -170,7 +182,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	e, err := engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.store.End().Batch, Log: n.log, Store: n.store, Queries: queriesOf(n.store), Sessions: n.log, Agents: definitions, Former: former,
 		Tools: n.catalog.catalog.Registry, Outbound: n.outbound, Devices: present, Models: n.outbound.Models(), Limits: c.Limits, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
-		Trace: n.trace.recorder(), Resumes: c.resumes(),
+		Trace: n.trace.recorder(), Resumes: c.resumes(), Lease: c.lease(),
 	})
 	if err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ func openStorage(c *Config, logger *slog.Logger) (storage, *logs.Log, error) {
 		return nil, nil, err
 	}
 	if c.Store != "" {
-		s, err := postgres.Open(c.Store, actor.NodeID(c.Name), postgres.Options{Logger: logger})
+		s, err := postgres.Open(c.Store, actor.NodeID(c.Name), postgres.Options{Logger: logger, Cluster: c.Cluster})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -20,12 +20,12 @@ type Ingress struct {
 	scheme  string
 }
 
-// OpenIngress waits for the orchestrator, or for ctx, and opens a gateway for it. The caller MUST
+// OpenIngress waits for an orchestrator at one of the addresses, or for ctx, and opens a gateway for it. The caller MUST
 // stop the ingress.
-func OpenIngress(ctx context.Context, a link.Address, c gateway.Config, log *slog.Logger) (*Ingress, error) {
+func OpenIngress(ctx context.Context, addresses []link.Address, c gateway.Config, log *slog.Logger) (*Ingress, error) {
 	i := &Ingress{Keys: new(gateway.Keys), log: log, scheme: schemeOf(c)}
 	var err error
-	if i.node, err = link.Connect(ctx, a, i.Keys, log); err != nil {
+	if i.node, err = link.Connect(ctx, addresses, i.Keys, log); err != nil {
 		return nil, err
 	}
 	i.node.Gateway(&c)

@@ -99,6 +99,9 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	s.Gateway = gateway.New(s.Node, log, c.Gateway)
 	s.accepting.Store(s.Gateway)
 	s.links = &link.Orchestrator{Node: s.Node, Keys: keys, Secret: s.Secret(), ApprovalScope: c.Gateway.ApprovalScope, External: s.External(), Backup: s.Backup}
+	if c.Node.Cluster != nil {
+		s.links.Epoch = c.Node.Cluster.Epoch()
+	}
 	return s, nil
 }
 

@@ -9,6 +9,9 @@
 // starts on the same data folder and is checked against the ledger. The program
 // ends with a table, and with exit code 1 after a violation.
 //
+// With -cluster, the server is an ingress before several orchestrators on one database. The one that serves
+// is killed, or frozen for longer than its lease, and another takes over.
+//
 // With -detached, kills come while detached calls are pending; see detachedCalls. With -webhooks, while a webhook has
 // deliveries; see webhookRun.
 package main
@@ -16,6 +19,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -44,6 +48,8 @@ func main() {
 	flag.Uint64Var(&c.seed, "seed", 0, "seed for client actions and kill times; 0 draws one")
 	flag.StringVar(&c.bin, "bin", "bin/troupe", "server binary")
 	flag.StringVar(&c.store, "store", "", "empty PostgreSQL database for the store, as a URL")
+	flag.IntVar(&c.members, "cluster", 0, "number of orchestrators on the database of -store, of which the one that serves is killed")
+	flag.BoolVar(&c.freeze, "freeze", false, "freeze every other owner of the cluster for longer than its lease, in place of a kill")
 	flag.BoolVar(&c.detached, "detached", false, "kill while detached calls are pending, and compare their outcomes with what the agents have seen")
 	flag.BoolVar(&c.webhooks, "webhooks", false, "kill while a webhook has deliveries, and compare what its receiver has accepted with the events of the runs")
 	flag.DurationVar(&c.within, "within", 20*time.Minute, "time limit")
@@ -65,6 +71,10 @@ type harness struct {
 	within time.Duration
 
 	detached, webhooks bool
+
+	members int  // orchestrators of a cluster; 0: one process
+	freeze  bool // every other kill of an owner is a SIGSTOP for longer than its lease
+	cluster *cluster
 
 	rng      *rand.Rand
 	dir      string
@@ -138,6 +148,10 @@ func (c *harness) run(ctx context.Context, out, stderr io.Writer) (good bool, er
 	if err := c.tools.writeTools(filepath.Join(c.dir, agentsDir)); err != nil {
 		return false, err
 	}
+	if c.members > 0 {
+		c.cluster = newCluster(c.bin, c.dir, c.members, c.freeze)
+		defer func() { err = errors.Join(err, c.cluster.close()) }()
+	}
 	clients := newClients(c)
 	began := time.Now()
 	for n := range c.kills {
@@ -157,11 +171,11 @@ func (c *harness) run(ctx context.Context, out, stderr io.Writer) (good bool, er
 
 // cycle runs one instance from its start to its kill.
 func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
-	if n%earlyEvery == earlyEvery-1 {
+	if n%earlyEvery == earlyEvery-1 && c.cluster == nil {
 		return c.killEarly()
 	}
 	killAfter, delay := acksWanted+c.rng.Int64N(2*acksWanted), time.Duration(c.rng.Int64N(int64(20*time.Millisecond)))
-	s, err := start(ctx, c.bin, c.dir, c.listen)
+	s, err := c.startServer(ctx)
 	if err != nil {
 		return err
 	}
@@ -209,7 +223,7 @@ func (c *harness) killEarly() error {
 // finalInstance runs an instance that is not killed. All open work completes, and
 // the ledger is compared with the server, then with the data folder.
 func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
-	s, err := start(ctx, c.bin, c.dir, c.listen)
+	s, err := c.startServer(ctx)
 	if err != nil {
 		return err
 	}
@@ -232,6 +246,11 @@ func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 	}
 	if _, state := s.terminate(syscall.SIGTERM); !state.Success() {
 		return fmt.Errorf("after SIGTERM the server exited with %s: %s", state, tail(c.dir))
+	}
+	if c.cluster != nil {
+		if err := c.cluster.close(); err != nil {
+			return err
+		}
 	}
 	return c.ledger.checkStore(filepath.Join(c.dir, dataDir), c.store, c.external)
 }

@@ -18,6 +18,24 @@ import (
 	"github.com/troupe-run/troupe/internal/postgrestest"
 )
 
+// The orchestrator of a cluster that serves is killed or frozen, and another takes over.
+func TestPostgresCluster(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "troupe")
+	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/troupe").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	url := postgrestest.Start(t).Database()
+	t.Setenv("TROUPE_STORE", url)
+	var out, stderr strings.Builder
+	c := &harness{kills: 4, bin: bin, store: url, within: 5 * time.Minute, members: 2, freeze: true}
+	if code := c.main(&out, &stderr); code != 0 {
+		t.Fatalf("code %d\n%s\n%s", code, out.String(), stderr.String())
+	}
+	if !strings.Contains(out.String(), " lost=0 duplicated=0 reordered=0 wrong=0\n") {
+		t.Errorf("unexpected output:\n%s", out.String())
+	}
+}
+
 // The server is killed while its store is in a database. Afterwards the tables are those that the log
 // gives, also at the end of a way into a folder and back, and the queries of the manual have answers.
 func TestPostgresUnderRepeatedKills(t *testing.T) {

@@ -34,7 +34,8 @@ func tail(dir string) string {
 // server is the program under test in a process of its own.
 type server struct {
 	*servertest.Process
-	ready time.Duration // from process start until /readyz answers 200
+	ready   time.Duration // from process start until /readyz answers 200
+	cluster *cluster      // behind an ingress; nil: the process is everything
 }
 
 // The ports from which freePort picks lie below all ephemeral ports, so no
@@ -125,6 +126,9 @@ func (s *server) waitReady(ctx context.Context) error {
 // terminate sends a signal, waits, and reports whether that signal ended the
 // process.
 func (s *server) terminate(signal syscall.Signal) (bySignal bool, state *os.ProcessState) {
+	if s.cluster != nil && signal == syscall.SIGKILL && s.State() == nil {
+		s.cluster.strike()
+	}
 	_ = s.Stop(signal)
 	return s.Killed(signal), s.State()
 }

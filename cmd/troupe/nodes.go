@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/troupe-run/troupe/host/postgres"
+)
+
+// NodesCmd shows the processes of a cluster.
+type NodesCmd struct {
+	List NodesListCmd `cmd:"" help:"List the orchestrators of a cluster and which of them serves."`
+}
+
+// NodesListCmd reads the table of members.
+type NodesListCmd struct {
+	Store string `env:"TROUPE_STORE" placeholder:"URL" help:"PostgreSQL database of the cluster."`
+	JSON  bool   `name:"json" help:"Print a JSON object for each."`
+}
+
+// Help returns the detailed help.
+func (NodesListCmd) Help() string {
+	return `The list is read from the database, so it needs no process that serves. The time left is that of the lease.
+
+Examples:
+  troupe nodes list --store postgres://troupe@db.internal/troupe`
+}
+
+// Run executes the command.
+func (c *NodesListCmd) Run(s streams) error {
+	if !postgres.IsURL(c.Store) {
+		return errors.New("--store: want the database of the cluster, such as postgres://troupe@db.internal/troupe")
+	}
+	cluster, members, err := postgres.Members(c.Store)
+	switch {
+	case err != nil:
+		return err
+	case cluster == "":
+		return errors.New("the store belongs to no cluster: start orchestrators with --cluster NAME")
+	}
+	if c.JSON {
+		for _, m := range members {
+			if err := writeJSON(s.out, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(members) == 0 {
+		_, err := fmt.Fprintf(s.out, "no orchestrator of the cluster %s runs\n", cluster)
+		return err
+	}
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "MEMBER\tADDRESS\tSTATE\tLEASE\tSINCE")
+	for _, m := range members {
+		state := "stands by"
+		if m.Serves {
+			state = "serves"
+		}
+		left := "over"
+		if m.LeaseMS > 0 {
+			left = (time.Duration(m.LeaseMS) * time.Millisecond).Round(100 * time.Millisecond).String()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Member, m.Address, state, left, m.Since.Local().Format(time.DateTime))
+	}
+	return w.Flush()
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package postgres
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
+)
+
+// readClock returns a time that nobody can set, and that goes on while the machine sleeps: the lease does.
+func readClock() actor.Time {
+	var t unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
+	invariant.Check(err == nil, "postgres: clock of the boot: %v", err)
+	return actor.Time(t.Nano())
+}

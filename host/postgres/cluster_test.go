@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build postgres
+
+package postgres
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/troupe-run/troupe/internal/postgrestest"
+	"github.com/troupe-run/troupe/placement"
+)
+
+var quick = placement.Timing{TTL: 1200 * time.Millisecond, Margin: 100 * time.Millisecond, Beat: 250 * time.Millisecond}
+
+// joined is a member whose loss is received and not the end of the process.
+type joined struct {
+	*Cluster
+	lost chan string
+}
+
+func join(t *testing.T, url string) joined {
+	t.Helper()
+	j := joined{lost: make(chan string, 8)}
+	var err error
+	j.Cluster, err = Join(ClusterConfig{URL: url, Name: "team", Node: "n1", Address: "here", Timing: quick, Lost: func(line string) { j.lost <- line }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func (j joined) own(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := j.Own(ctx, func(placement.Owner) {}); err != nil {
+		t.Fatalf("owns nothing: %v", err)
+	}
+}
+
+func (j joined) leave(t *testing.T) {
+	t.Helper()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One member serves. The next one follows at once when it leaves, under a greater epoch.
+func TestMemberFollowsOneThatLeaves(t *testing.T) {
+	url := postgrestest.Start(t).Database()
+	a := join(t, url)
+	a.own(t)
+	if !a.Serves() || a.Epoch() != 1 {
+		t.Errorf("serves %v under epoch %d", a.Serves(), a.Epoch())
+	}
+	s, err := Open(url, "n1", Options{Cluster: a.Cluster})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := join(t, url)
+	var owner placement.Owner
+	cluster, all, err := Members(url)
+	if err != nil || cluster != "team" || len(all) != 2 || all[0].Member != a.Name() || !all[0].Serves || all[1].Serves || all[1].LeaseMS <= 0 {
+		t.Errorf("members of %q: %+v, %v", cluster, all, err)
+	}
+	waiting, stop := context.WithCancel(t.Context())
+	if err := b.Own(waiting, func(o placement.Owner) { owner = o; stop() }); err == nil || owner.Member != a.Name() || owner.Address != "here" {
+		t.Errorf("stands by for %+v: %v", owner, err)
+	}
+	if _, err := Open(url, "n1", Options{Cluster: b.Cluster}); err == nil || !strings.Contains(err.Error(), "the log belongs to "+a.Name()) {
+		t.Errorf("a member that stands by opens the store: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.leave(t)
+	b.own(t)
+	if b.Epoch() != 2 || a.Serves() || len(a.lost) != 0 {
+		t.Errorf("epoch %d, the former one serves: %v, lost %d", b.Epoch(), a.Serves(), len(a.lost))
+	}
+	b.leave(t)
+}
+
+// A process of no cluster, or of another one, is refused even while nobody serves.
+func TestStoreOfClusterIsRefused(t *testing.T) {
+	url := postgrestest.Start(t).Database()
+	alone, err := Open(url, "n1", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := alone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a := join(t, url)
+	if _, err := Open(url, "n1", Options{}); err == nil || !strings.Contains(err.Error(), `belongs to the cluster "team"`) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := Open(url, "", Options{ReadOnly: true, Idle: true}); err == nil || !strings.Contains(err.Error(), "is in use by "+a.Name()) {
+		t.Errorf("got %v", err)
+	}
+	a.leave(t)
+	if _, err := Open(url, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "give --cluster team") {
+		t.Errorf("got %v", err)
+	}
+	if s, err := Open(url, "", Options{ReadOnly: true, Idle: true}); err != nil {
+		t.Error(err)
+	} else if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, test := range []struct {
+		config ClusterConfig
+		want   string
+	}{
+		{ClusterConfig{URL: url, Name: "other", Node: "n1", Timing: quick}, `belongs to the cluster "team", not to "other"`},
+		{ClusterConfig{URL: url, Name: "team", Node: "n2", Timing: quick}, "n2"},
+		{ClusterConfig{URL: url, Node: "n1", Timing: quick}, "needs a name"},
+		{ClusterConfig{URL: url, Name: "team", Node: "n1"}, "want at least two beats"},
+	} {
+		if _, err := Join(test.config); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v", test.want, err)
+		}
+	}
+}
+
+// An owner whose lease has run out is removed by the next one, with the locks that its connections hold. It
+// is told, and its writes are refused.
+func TestFrozenOwnerIsReplaced(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	a := join(t, url)
+	a.own(t)
+	s, err := Open(url, "n1", Options{Cluster: a.Cluster})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	// A transaction whose client is gone in its middle: it has moved the head and does not end.
+	held, err := pgx.ConnectConfig(t.Context(), s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close(context.Background()) //nolint:errcheck // the server has closed it
+	if _, err := held.Exec(t.Context(), "BEGIN; SELECT 1 FROM troupe.logs FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	a.table.timeout = time.Nanosecond // it reaches the database no more
+	b := join(t, url)
+	b.own(t)
+	if a.Serves() {
+		t.Error("two members serve")
+	}
+	if err := s.Apply(nil); err == nil || !strings.Contains(err.Error(), "another process has taken the store") {
+		t.Errorf("the former owner writes: %v", err)
+	}
+	a.table.timeout = time.Second
+	if line := <-a.lost; !strings.Contains(line, "another member removed it") || !strings.Contains(line, "nothing acknowledged is lost") {
+		t.Errorf("got %q", line)
+	}
+	b.leave(t)
+	a.leave(t)
+}
+
+// While the database is away, nobody serves and nobody ends. Afterwards the owner goes on.
+func TestClusterOutlivesOutage(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	a, b := join(t, url), joined{}
+	a.own(t)
+	b = join(t, url)
+	server.Kill(syscall.SIGQUIT)
+	never := make(chan struct{})
+	for a.Serves() {
+		time.AfterFunc(10*time.Millisecond, func() { never <- struct{}{} })
+		<-never
+	}
+	server.Run()
+	a.Await(never)
+	if !a.Serves() || b.Serves() && b.Epoch() != 0 || a.Epoch() != 1 {
+		t.Errorf("after the outage: %v under epoch %d, %d", a.Serves(), a.Epoch(), b.Epoch())
+	}
+	select {
+	case line := <-a.lost:
+		t.Error(line)
+	case line := <-b.lost:
+		t.Error(line)
+	default:
+	}
+	stopped := make(chan struct{})
+	close(stopped)
+	a.leave(t)
+	a.Await(stopped) // does not wait
+	b.own(t)
+	b.leave(t)
+}

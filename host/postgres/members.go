@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/placement"
+)
+
+// members is the placement.Table of a database, over one connection that it opens again after a failure.
+type members struct {
+	config  *pgx.ConnConfig
+	conn    *pgx.Conn // nil: none
+	timeout time.Duration
+}
+
+var _ placement.Table = (*members)(nil)
+
+// do runs a statement on the connection, which is closed if that fails.
+func (m *members) do(f func(ctx context.Context, c *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), m.timeout)
+	defer cancel()
+	if m.conn == nil {
+		c, err := pgx.ConnectConfig(ctx, m.config)
+		if err != nil {
+			return err
+		}
+		m.conn = c
+	}
+	err := f(ctx, m.conn)
+	if err != nil {
+		m.close()
+	}
+	return err
+}
+
+func (m *members) close() {
+	if m.conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), m.timeout)
+		defer cancel()
+		_ = m.conn.Close(ctx)
+		m.conn = nil
+	}
+}
+
+// Beat implements placement.Table.
+func (m *members) Beat(r placement.Request) (a placement.Answer, err error) {
+	err = m.do(func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, "SELECT log, owner, address, epoch, live FROM troupe.beat($1, $2, $3, $4, $5)", r.Member, r.Address, r.TTL, r.Joined, r.Want)
+		if err != nil {
+			return err
+		}
+		a.Owners, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o placement.Owner, err error) {
+			var epoch int64
+			err = row.Scan(&o.Log, &o.Member, &o.Address, &epoch, &a.Members)
+			if o.Member != "" { // an epoch without an owner says nothing
+				o.Epoch = actor.Epoch(epoch)
+			}
+			return o, err
+		})
+		a.Renewed = len(a.Owners) > 0
+		return err
+	})
+	return a, err
+}
+
+// Release implements placement.Table.
+func (m *members) Release(member string, log uint16, epoch actor.Epoch) error {
+	return m.do(func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "UPDATE troupe.logs SET owner = '' WHERE log = $1 AND owner = $2 AND epoch = $3", log, member, int64(epoch))
+		return err
+	})
+}
+
+// leave removes a member that owns nothing.
+func (m *members) leave(member string) error {
+	return m.do(func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "DELETE FROM troupe.members WHERE member = $1", member)
+		return err
+	})
+}
+
+// MemberInfo is a process of a cluster for people.
+type MemberInfo struct {
+	Member  string    `json:"member"`
+	Address string    `json:"address"`
+	Serves  bool      `json:"serves"`
+	LeaseMS int64     `json:"lease_ms"` // left; negative: it is over
+	Since   time.Time `json:"since"`
+}
+
+// Members returns the cluster that a store belongs to, "" for none, and its members, the longest first.
+func Members(url string) (cluster string, all []MemberInfo, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("store %s: %w", Shown(url), explain(err))
+		}
+	}()
+	config, err := parse(url, applicationName+" list")
+	if err != nil {
+		return "", nil, err
+	}
+	m := members{config: config, timeout: connectTimeout}
+	defer m.close()
+	err = m.do(func(ctx context.Context, c *pgx.Conn) error {
+		version, err := schemaVersion(ctx, c)
+		if known, failed := migrations(); err == nil && failed == nil && version != len(known) {
+			return errors.New("the database holds no store of this version: start an orchestrator once")
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.QueryRow(ctx, "SELECT cluster FROM troupe.store").Scan(&cluster); err != nil {
+			return err
+		}
+		rows, err := c.Query(ctx, `SELECT m.member, m.address, m.lease_until > clock_timestamp() AND EXISTS (SELECT 1 FROM troupe.logs l WHERE l.owner = m.member),
+			(extract(epoch FROM m.lease_until - clock_timestamp()) * 1000)::bigint, m.since FROM troupe.members m ORDER BY m.since, m.member`)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i MemberInfo, err error) {
+			err = row.Scan(&i.Member, &i.Address, &i.Serves, &i.LeaseMS, &i.Since)
+			return i, err
+		})
+		return err
+	})
+	return cluster, all, err
+}

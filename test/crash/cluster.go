@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/troupe-run/troupe/internal/servertest"
+)
+
+// frozenFor is the time for which an orchestrator is stopped by SIGSTOP: longer than its lease.
+const frozenFor = 7 * time.Second
+
+// takeoverMax is the maximum time until another orchestrator serves.
+const takeoverMax = 30 * time.Second
+
+// cluster are orchestrators on one database. One serves, and the harness kills it together with the
+// ingress, or freezes it.
+type cluster struct {
+	bin, dir string
+	freeze   bool // kill every other owner by SIGSTOP, for longer than its lease
+
+	mu      sync.Mutex
+	members []*member
+	strikes int
+	thawing sync.WaitGroup
+	problem error // of an owner that was frozen and did not end by itself
+}
+
+// member is an orchestrator.
+type member struct {
+	cmd     *exec.Cmd
+	link    string
+	serving bool // protected by cluster.mu
+	frozen  bool // likewise
+	exited  chan struct{}
+}
+
+func newCluster(bin, dir string, members int, freeze bool) *cluster {
+	c := &cluster{bin: bin, dir: dir, freeze: freeze}
+	for n := range members {
+		c.members = append(c.members, &member{link: filepath.Join(dir, fmt.Sprintf("%s-%d", dataDir, n+1), "LINK")})
+	}
+	return c
+}
+
+// links returns the value of --orchestrator.
+func (c *cluster) links() string {
+	var all []string
+	for _, m := range c.members {
+		all = append(all, m.link)
+	}
+	return strings.Join(all, ",")
+}
+
+// start starts each orchestrator that does not run.
+func (c *cluster) start() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.problem != nil {
+		return c.problem
+	}
+	for _, m := range c.members {
+		if m.exited != nil {
+			select {
+			case <-m.exited:
+			default:
+				continue
+			}
+		}
+		log, err := os.OpenFile(filepath.Join(c.dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		cmd := exec.Command(c.bin, "serve", "--role", "orchestrator", "--cluster", "crash", "--data", filepath.Dir(m.link), "--agents", filepath.Join(c.dir, agentsDir),
+			"--ready", "--log-level", "warn", "--allow", "127.0.0.1")
+		cmd.Env, cmd.Stderr = append(os.Environ(), "NO_COLOR=1"), log
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err = errors.Join(err, log.Close()); err != nil {
+			return err
+		}
+		m.cmd, m.serving, m.frozen, m.exited = cmd, false, false, make(chan struct{})
+		go c.observe(m, out, m.exited)
+	}
+	return nil
+}
+
+// observe notes that a member serves, which its first line says, and that it has ended.
+func (c *cluster) observe(m *member, out io.Reader, exited chan struct{}) {
+	if _, err := bufio.NewReader(out).ReadString('\n'); err == nil {
+		c.mu.Lock()
+		m.serving = true
+		c.mu.Unlock()
+	}
+	_ = m.cmd.Wait() // a signal ends it, or the loss of its lease
+	close(exited)
+}
+
+// strike ends the owner, by SIGKILL or by freezing it until its lease is over. A frozen owner MUST end by
+// itself once it goes on, and without a signal.
+func (c *cluster) strike() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var killed []chan struct{}
+	defer func() {
+		for _, exited := range killed {
+			<-exited // its line was read, so observe needs no lock any more
+		}
+	}()
+	c.strikes++
+	for _, m := range c.members {
+		if !m.serving || m.frozen {
+			continue
+		}
+		if !c.freeze || c.strikes%2 == 1 {
+			m.serving = false
+			_ = m.cmd.Process.Kill()
+			killed = append(killed, m.exited)
+			continue
+		}
+		m.frozen = true
+		_ = m.cmd.Process.Signal(syscall.SIGSTOP)
+		cmd, exited := m.cmd, m.exited
+		c.thawing.Go(func() {
+			<-time.After(frozenFor)
+			_ = cmd.Process.Signal(syscall.SIGCONT)
+			select {
+			case <-exited:
+			case <-time.After(takeoverMax):
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if code := exitCode(cmd, exited); code != 3 {
+				c.problem = errors.Join(c.problem, fmt.Errorf("the orchestrator that was frozen for %v ended with code %d, want 3", frozenFor, code))
+				_ = cmd.Process.Kill()
+			}
+		})
+	}
+}
+
+// exitCode returns the exit code of a process, or -2 while it runs.
+func exitCode(cmd *exec.Cmd, exited chan struct{}) int {
+	select {
+	case <-exited:
+		return cmd.ProcessState.ExitCode()
+	default:
+		return -2
+	}
+}
+
+// close ends all orchestrators, and reports whether one has ended otherwise than it should.
+func (c *cluster) close() error {
+	c.thawing.Wait()
+	var ending []chan struct{}
+	c.mu.Lock()
+	for _, m := range c.members {
+		if m.exited != nil {
+			_ = m.cmd.Process.Signal(syscall.SIGTERM)
+			ending = append(ending, m.exited)
+		}
+	}
+	c.mu.Unlock()
+	for _, exited := range ending { // one of them may begin to serve meanwhile
+		<-exited
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.problem
+}
+
+// ingress returns the command line of the process that clients connect to.
+func (c *cluster) ingress(listen string) (*exec.Cmd, error) {
+	log, err := os.OpenFile(filepath.Join(c.dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(c.bin, "serve", "--role", "ingress", "--orchestrator", c.links(), "--listen", listen, "--log-level", "error")
+	cmd.Env, cmd.Stderr = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "TROUPE_STORE=") }), "NO_COLOR=1"), log
+	return cmd, nil
+}
+
+// startServer starts the server of the harness: one process, or the ingress of a cluster.
+func (c *harness) startServer(ctx context.Context) (*server, error) {
+	if c.cluster == nil {
+		return start(ctx, c.bin, c.dir, c.listen)
+	}
+	if err := c.cluster.start(); err != nil {
+		return nil, err
+	}
+	cmd, err := c.cluster.ingress(c.listen)
+	if err != nil {
+		return nil, err
+	}
+	defer cmd.Stderr.(*os.File).Close()
+	began := time.Now()
+	p, err := servertest.Start(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, tail(c.dir))
+	}
+	s := &server{Process: p, cluster: c.cluster}
+	if err := s.waitReady(ctx); err != nil {
+		s.terminate(syscall.SIGKILL)
+		return nil, err
+	}
+	s.ready = time.Since(began)
+	return s, nil
+}
