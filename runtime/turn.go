@@ -239,6 +239,9 @@ func (c *Cell) nextAction(t *turn, answers []actor.Answer) (actor.Action, error)
 	return action, err
 }
 
+// TurnAnswers returns the answers to the asks of a step that an agent is given.
+func TurnAnswers(asks []store.Asked) []actor.Answer { return collectAnswers(asks) }
+
 func collectAnswers(asks []store.Asked) []actor.Answer {
 	if len(asks) == 0 {
 		return nil

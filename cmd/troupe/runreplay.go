@@ -26,6 +26,9 @@ type RunsReplayCmd struct {
 	ID        string  `arg:"" help:"Run ID, or its beginning. A run that another one called is replayed with the whole tree."`
 	Speed     float64 `default:"1" help:"Times the original speed; 0: without delays."`
 	ToChannel bool    `help:"Print the messages of the channel protocol, one per line, as a client got them."`
+
+	Swap []string `sep:"none" placeholder:"TOOL[#N]=FILE" help:"With --data: replay with the JSON in the file as the result of the tool, of its N-th call or of all, and show the first difference."`
+	Data string   `type:"existingdir" help:"With --swap: data folder; no server may be using it."`
 }
 
 // Help returns the text shown below the flags.
@@ -33,10 +36,15 @@ func (RunsReplayCmd) Help() string {
 	return `Shows the messages of the run as a client of the channel protocol got them, with the original delays, each of at most five
 seconds. It reads stored events: no agent, model or tool is called.
 
+With --swap the run and those that it called are replayed from a data folder, with other results of tools, up to the first action
+that differs: often the next prompt of a model. It is shown beside the recorded one, and nothing is called. Agents that are programs
+are not replayed.
+
 Examples:
   troupe runs replay 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55
   troupe runs replay 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --speed 4
-  troupe runs replay 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --speed 0 --to-channel`
+  troupe runs replay 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --speed 0 --to-channel
+  troupe runs replay 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --data data --swap weather.get#2=rain.json`
 }
 
 // Validate returns an error for a speed that no replay has.
@@ -49,6 +57,9 @@ func (c *RunsReplayCmd) Validate() error {
 
 // Run executes the command.
 func (c *RunsReplayCmd) Run(s streams) error {
+	if len(c.Swap) > 0 || c.Data != "" {
+		return c.swapped(s)
+	}
 	to := c.client()
 	id, err := resolveRun(to, c.ID, c.hint("runs list", nil))
 	if err != nil {

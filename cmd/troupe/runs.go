@@ -20,13 +20,14 @@ import (
 
 // RunsCmd groups the commands that show and control runs.
 type RunsCmd struct {
-	List   RunsListCmd   `cmd:"" help:"List runs, newest first."`
-	Show   RunsShowCmd   `cmd:"" help:"Show a run; with --tree, also the runs it called."`
-	Events RunsEventsCmd `cmd:"" help:"Print the events of a run."`
-	Replay RunsReplayCmd `cmd:"" help:"Show a run again, at its original speed."`
-	Signal RunsSignalCmd `cmd:"" help:"Send a signal to a waiting run."`
-	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and the runs it waits for."`
-	Retry  RunsRetryCmd  `cmd:"" help:"Replay a parked run again."`
+	List    RunsListCmd    `cmd:"" help:"List runs, newest first."`
+	Show    RunsShowCmd    `cmd:"" help:"Show a run; with --tree, also the runs it called."`
+	Events  RunsEventsCmd  `cmd:"" help:"Print the events of a run."`
+	Inspect RunsInspectCmd `cmd:"" help:"Show each step of a run: actions, states and prompts."`
+	Replay  RunsReplayCmd  `cmd:"" help:"Show a run again, at its original speed."`
+	Signal  RunsSignalCmd  `cmd:"" help:"Send a signal to a waiting run."`
+	Cancel  RunsCancelCmd  `cmd:"" help:"Cancel a run and the runs it waits for."`
+	Retry   RunsRetryCmd   `cmd:"" help:"Replay a parked run again."`
 }
 
 // RunsShowCmd shows one run.
