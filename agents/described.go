@@ -4,6 +4,7 @@ package agents
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/go-json-experiment/json"
@@ -52,12 +53,11 @@ func newDescribed(raw jsontext.Value, value any) any {
 		if json.Unmarshal(raw, &members) != nil {
 			return value
 		}
-		for name, v := range members {
-			if k := v.Kind(); k != 'f' && k != 'n' {
+		for _, name := range slices.Sorted(maps.Keys(members)) {
+			if k := members[name].Kind(); k != 'f' && k != 'n' {
 				add(name)
 			}
 		}
-		slices.Sort(d.tags)
 		return d
 	}
 	_ = json.Unmarshal(raw, &list)

@@ -8,6 +8,7 @@ package placementtest
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -92,11 +93,7 @@ func (m *model) beat(r placement.Request) (a placement.Answer) {
 	}
 	m.leases[r.Member] = true
 	if r.Want > 0 {
-		for name, valid := range m.leases {
-			if !valid {
-				delete(m.leases, name)
-			}
-		}
+		maps.DeleteFunc(m.leases, func(_ string, valid bool) bool { return !valid })
 	}
 	for log, left := 0, r.Want; log < len(m.owner) && left > 0; log++ {
 		if _, known := m.leases[m.owner[log]]; !known {
@@ -106,8 +103,8 @@ func (m *model) beat(r placement.Request) (a placement.Answer) {
 		}
 	}
 	a.Renewed = true
-	for _, valid := range m.leases {
-		if valid {
+	for _, name := range slices.Sorted(maps.Keys(m.leases)) {
+		if m.leases[name] {
 			a.Members++
 		}
 	}
