@@ -72,9 +72,6 @@ func CheckNewUser(user string) error {
 		return err
 	}
 	lower := FoldName(user)
-	if user == "*" { // where a user is named it means all of them
-		return fmt.Errorf("* means all users; name one, such as alice")
-	}
 	if isUserHash(lower) || strings.HasPrefix(lower, KeyUserPrefix) || slices.Contains([]string{DefaultTenant, LocalUser, OperatorUser}, lower) {
 		return reservedUser(user)
 	}

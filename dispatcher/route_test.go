@@ -159,7 +159,7 @@ func TestLimitsSetAndCheckUseConfiguredUnits(t *testing.T) {
 		"model_timeout_ms": 3_600_000, "invoke_timeout_ms": 3_600_000, "approval_timeout_ms": 7_776_000_000, "wait_timeout_ms_max": 7_776_000_000, "steps_per_turn_max": 1 << 16,
 		"asks_per_action_max": 1 << 12, "remember_done_ms": 86_400_000, "remember_key_ms": 30 * 86_400_000, "remember_bytes_max": 1 << 40, "actor_memory_bytes_max": 1 << 40,
 		"passivate_after_ms": 86_400_000, "resend_after_ms": 60_000, "snapshot_bytes": 1 << 30, "actors_per_cell_max": 1 << 30, "strikes_max": 100,
-		"actor_state_items_max": 1 << 16, "actor_state_bytes_max": 32 << 20, "stream_events_max": 1 << 20, "stream_bytes_max": 1 << 30, "run_events_max": 1 << 24,
+		"actor_state_items_max": 1 << 16, "actor_state_bytes_max": 32 << 20, "stream_events_max": 1 << 20, "stream_bytes_max": 1 << 30, "run_events_max": 1 << 24, "state_bytes_max": 4 << 20,
 	}
 	for key, most := range all {
 		for value, ok := range map[int64]bool{0: false, 1: true, most: true, most + 1: false} {

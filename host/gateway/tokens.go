@@ -76,6 +76,9 @@ func (s tokenRoute) checkAgents(ctx *fasthttp.RequestCtx, names []string) *probl
 // checkTwin refuses a user that looks like another one, to whom a key belongs: a person who reads the name in an
 // approval or a list cannot tell them apart. Keys of such users are refused by the registry.
 func (s tokenRoute) checkTwin(user string) *problem {
+	if user == "*" { // where a user is named it means all of them
+		return invalid(http.StatusBadRequest, "user", "user: * means all users; name one, such as alice")
+	}
 	for _, k := range s.server.config.Keys.entries() {
 		if other := k.Key.User; other != user && actor.FoldName(other) == actor.FoldName(user) {
 			return invalid(http.StatusBadRequest, "user", fmt.Sprintf("user: %.80q looks like %.80q, to whom an API key belongs: use that spelling, or another name", user, other))
