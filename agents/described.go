@@ -3,6 +3,7 @@
 package agents
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -30,6 +31,21 @@ type described struct {
 	tags []string
 }
 
+// describedDepthMax is the maximum nesting of capabilities.
+const describedDepthMax = 16
+
+// isDeep reports whether a value is nested deeper.
+func isDeep(raw jsontext.Value) bool {
+	for d := jsontext.NewDecoder(bytes.NewReader(raw)); ; {
+		if _, err := d.ReadToken(); err != nil {
+			return false // at the end: the value was parsed before
+		}
+		if d.StackDepth() > describedDepthMax {
+			return true
+		}
+	}
+}
+
 // newDescribed returns a value of JSON as described, or, if it is a list of names or no list and no object, the
 // value as other fields have it.
 func newDescribed(raw jsontext.Value, value any) any {
@@ -39,7 +55,7 @@ func newDescribed(raw jsontext.Value, value any) any {
 		return value
 	}
 	d := described{raw: raw.Clone()}
-	if d.raw.Compact() != nil {
+	if d.raw.Compact() != nil || isDeep(d.raw) {
 		return value
 	}
 	add := func(name string) {

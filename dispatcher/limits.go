@@ -57,7 +57,7 @@ type Limits struct {
 	StreamEventsMax         int            `sim:"4..5000"`     // stream_events_max; deltas and states of one answer of a model or external agent, including retried attempts
 	StreamBytesMax          int            `sim:"1KiB..4MiB"`  // stream_bytes_max; bytes of these deltas and states
 	RunEventsMax            int            `sim:"30..100000"`  // run_events_max; events of a run
-	TurnBytesMax            int            `sim:"1MiB..4MiB"`  // state_bytes_max; bytes of the answers to the asks of a turn
+	TurnBytesMax            int            `sim:"8KiB..64KiB"` // state_bytes_max; bytes of the answers to the asks of a turn
 }
 
 // DefaultLimits returns the default limits.

@@ -215,6 +215,18 @@ var commonFields = []formField{
 	{name: "priority", good: plainValues("normal", "high", "low"), bad: append([]string{`""`, `"urgent"`, `"High"`}, notText...)},
 }
 
+// describedFields are commonFields of an external agent, whose capabilities may be any object or list; only a
+// list of texts is one of names.
+func describedFields() []formField {
+	all := slices.Clone(commonFields)
+	for i := range all {
+		if all[i].name == "capabilities" {
+			all[i].bad = []string{`["a b"]`, `[""]`, `"a"`, "7", "true"}
+		}
+	}
+	return all
+}
+
 // bounded returns the field of a whole number from 1 to the maximum, and what it means
 // if it is absent.
 func bounded(name string, maximum int, absent string) formField {
@@ -236,7 +248,7 @@ var (
 		{name: "parameters.seed", good: numbers("0", "7", "-7", "9223372036854775807", "-9223372036854775808"), bad: append([]string{"9223372036854775808"}, notNumber...)},
 		bounded("limits.steps", 50, "50"), bounded("limits.model_timeout_ms", 3_600_000, ""), bounded("limits.tool_timeout_ms", 3_600_000, ""), bounded("limits.call_timeout_ms", 300_000, ""),
 	})}
-	externalForm = &jsonForm{name: "external agent", read: readSpecForm, fields: slices.Concat(commonFields, []formField{
+	externalForm = &jsonForm{name: "external agent", read: readSpecForm, fields: slices.Concat(describedFields(), []formField{
 		{name: "kind", absent: "external", always: true, good: plainValues("external"), bad: append([]string{`""`, `"native"`}, notText...)},
 		{name: "endpoint", required: true, good: plainValues("http://a.example", "https://a.example:8443/v1/agent", "http://127.0.0.1:9001", "http://[::1]:80", "http://A-b.example"),
 			bad: append([]string{`""`, `"a.example"`, `"ftp://a.example"`, `"http://"`, `"http://me@a.example"`, `"http://me:pw@a.example"`, `"http://a.example/?q=1"`, `"http://a.example/#f"`, `"http://a.example:0"`, `"http://a.example:65536"`,

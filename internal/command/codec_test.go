@@ -284,7 +284,7 @@ func TestOtherVersionIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[0] = CodecVersion + 1
-	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 11, this program reads version 10") {
+	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 12, this program reads version 11") {
 		t.Error(err)
 	}
 }
