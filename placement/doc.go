@@ -14,8 +14,8 @@
 // The lease keeps effects of two members from overlapping. It does not protect the log: whoever
 // appends names the epoch, and the table refuses an old one.
 //
-// A lease that has run out may be renewed while its row is there: nobody has claimed anything since.
-// That is how a cluster outlives a time in which the table is away.
+// A lease that has run out may be renewed while its row exists, because no log was claimed since. A cluster thus
+// survives an outage of the table.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.
 package placement

@@ -131,19 +131,11 @@ func (m *Member) Serves(now actor.Time) bool { return m.ended == "" && m.joined 
 // Until returns the end of the lease.
 func (m *Member) Until() actor.Time { return m.until }
 
-// Released notes that the member has released a log.
-func (m *Member) Released(log uint16) {
-	m.held = slices.DeleteFunc(m.held, func(h Held) bool { return h.Log == log })
-}
-
 // Held returns the logs of the member, by number. The caller MUST NOT change them.
 func (m *Member) Held() []Held { return m.held }
 
 // Owners returns the owners in the last answer. The caller MUST NOT change them.
 func (m *Member) Owners() []Owner { return m.owners }
-
-// End ends the member, for instance because the table has refused an append.
-func (m *Member) End(why string) { m.end(why) }
 
 func (m *Member) end(why string) {
 	if m.ended == "" {

@@ -9,7 +9,8 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// readClock returns a time that nobody can set, and that goes on while the machine sleeps: the lease does.
+// readClock returns the time since the boot, with that in which the machine slept: the lease ran on then. Setting the
+// clock does not change it.
 func readClock() actor.Time {
 	var t unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)

@@ -12,7 +12,7 @@ import (
 
 var began = time.Now()
 
-// readClock returns a time that nobody can set. It stands still while the machine sleeps, so that a
-// process that wakes may believe for a moment that its lease is valid; the row of the log refuses its
+// readClock returns the time since the start of the process. Setting the clock does not change it. It stops while the
+// machine sleeps, so a process that wakes may take its lease for valid for a moment; the row of the log refuses its
 // writes.
 func readClock() actor.Time { return actor.Time(time.Since(began) + time.Hour) }

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,9 +49,6 @@ type InspectionAction struct {
 	Answer     string         `json:"answer,omitzero"`
 	Error      string         `json:"error,omitzero"`
 }
-
-// memoryActions are the actions of tools about what an agent remembers.
-var memoryActions = map[string]string{"memory_search": "RequestMemorySearch", "memory_create": "RequestMemoryCreate", "memory_traverse": "RequestMemoryTraverse"}
 
 // Inspect returns the steps of a run by the records of its actor since the actor's last snapshot. Prompts are those
 // that the definition of the run makes again of the recorded answers: nothing is called.
@@ -127,7 +123,7 @@ func actionOf(a *store.Asked) (out InspectionAction) {
 	parameters := map[string]any{}
 	switch ask.Kind {
 	case actor.AskTool:
-		out.Action = cmp.Or(memoryActions[ask.Name], "RequestToolCall")
+		out.Action = tools.ActionOf(ask.Name)
 		parameters["tool_name"] = ask.Name
 		if input := jsontext.Value(bytesOf(ask.Parts)); input.IsValid() {
 			parameters["parameters"] = input
