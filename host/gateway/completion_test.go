@@ -451,6 +451,9 @@ func TestCutCompletionStreamIsAnError(t *testing.T) {
 	node.parts <- command.ChatPart{Bytes: []byte(event)} // which cannot be written
 	<-node.cancelled
 
+	// The stream that was cut may still take a part, so the next ones have parts of their own.
+	node = &scriptedNode{d.server.node, make(chan command.ChatPart, 4), make(chan struct{}, 4)}
+	other = d.serve(New(node, d.server.log, d.server.config), func(l net.Listener) net.Listener { return l })
 	for version, want := range map[string]string{
 		"HTTP/1.1": "\r\n\r\n16\r\n" + event + "\r\ne\r\ndata: [DONE]\n\n\r\n0\r\n\r\n",
 		"HTTP/1.0": "\r\n\r\n" + event + "data: [DONE]\n\n",

@@ -273,6 +273,11 @@ func TestRefusedDatabases(t *testing.T) {
 	url := server.Database()
 	mustOpen(t, url, Options{}).Close() //nolint:errcheck // makes the tables
 	other := server.Database()
+	all, err := migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	repair := fmt.Sprintf("UPDATE troupe.schema SET version = %d; INSERT INTO troupe.store (node, logs, format, secret) VALUES ('n1', 1, '', '') ON CONFLICT DO NOTHING", len(all))
 	for what, c := range map[string]struct {
 		url, node, want string
 		prepare         func()
@@ -303,7 +308,7 @@ func TestRefusedDatabases(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", what, err, c.want)
 		}
-		server.Exec(url, "UPDATE troupe.schema SET version = 2; INSERT INTO troupe.store (node, logs, format, secret) VALUES ('n1', 1, '', '') ON CONFLICT DO NOTHING")
+		server.Exec(url, repair)
 		server.Exec(url, "UPDATE troupe.store SET logs = 1, format = $1", string(store.FormatRow().Value))
 	}
 }

@@ -107,9 +107,19 @@ func (c toolCommands) call(ctx context.Context, by *actor.Principal, id runs.Too
 	case err != nil:
 		return nil, errorOf(err)
 	case a == nil:
+		waits := func(found *command.ToolCall) bool {
+			a := found.Call.Approval
+			return a != nil && !a.Status.Ended()
+		}
+		get := func(v View) (command.ToolCall, error) { return v.ToolCall(id) }
+		found, err := read(ctx, c.Commands, by, get)
+		if call, ok := found.(command.ToolCall); err != nil || ok && !waits(&call) {
+			return found, err
+		}
+		// The cell has decided it, and what it wrote is durable after that read. Or the cell is still loading it.
 		return read(ctx, c.Commands, by, func(v View) (command.ToolCall, error) {
-			found, err := v.ToolCall(id)
-			if a := found.Call.Approval; a != nil && !a.Status.Ended() {
+			found, err := get(v)
+			if waits(&found) {
 				found.Approver = command.ApproverUnknown
 			}
 			return found, err
