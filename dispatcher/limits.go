@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/nearest"
 )
 
 // Default values of limits. The names of these constants are fixed by docs/NAMES.md.
@@ -197,7 +198,11 @@ func (l *Limits) Set(key string, value int64) error {
 			keys = append(keys, rows[i].key)
 		}
 		slices.Sort(keys)
-		return fmt.Errorf("%s is unknown; want one of %s", key, strings.Join(keys, ", "))
+		meant := nearest.Of(strings.ToLower(key), keys)
+		if meant != "" {
+			meant = "; did you mean " + meant
+		}
+		return fmt.Errorf("%s is unknown%s; want one of %s", key, meant, strings.Join(keys, ", "))
 	}
 	if value < 0 || value > settingMax {
 		return fmt.Errorf("%s: %d is out of range", key, value)

@@ -185,7 +185,7 @@ func TestLimitsSetAndCheckUseConfiguredUnits(t *testing.T) {
 		}
 	}
 	l := DefaultLimits()
-	if err := l.Set("run_timeout", 1); err == nil || !strings.Contains(err.Error(), "run_timeout is unknown; want one of actor_memory_bytes_max, ") {
+	if err := l.Set("run_timeout", 1); err == nil || !strings.Contains(err.Error(), "run_timeout is unknown; did you mean run_timeout_ms; want one of actor_memory_bytes_max, ") {
 		t.Errorf("unknown key: got %v", err)
 	}
 	for _, value := range []int64{-1, 1 << 62} {
