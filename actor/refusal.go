@@ -90,7 +90,7 @@ var reasons = [...]ReasonInfo{
 	Deadline:    {"Deadline", "AgentCallTimeout", "EXECUTION_TIMEOUT", "timeout", "timeout", 504},
 	NotFound:    {"NotFound", "AgentNotFound", "ROUTING_AGENT_NOT_FOUND", "error", "agent_not_found", 404},
 	Rejected:    {"Rejected", "AgentCallRejected", "ROUTING_CALL_REJECTED", "error", "call_rejected", 403},
-	Unavailable: {"Unavailable", "Internal", "ROUTING_AGENT_UNAVAILABLE", "error", "agent_unavailable", 503},
+	Unavailable: {"Unavailable", "Unavailable", "ROUTING_AGENT_UNAVAILABLE", "error", "agent_unavailable", 503},
 	Stopped:     {"Stopped", "Failed", "EXECUTION_CANCELLED", "error", "cancelled", 409},
 	Budget:      {"Budget", "BudgetExceeded", "CAPACITY_BUDGET_EXCEEDED", "error", "budget_exceeded", 402},
 	Invalid:     {"Invalid", "InvalidInput", "INPUT_VALIDATION_FAILED", "error", "invalid_request", 400},

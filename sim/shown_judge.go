@@ -61,7 +61,7 @@ var documentedReasons = map[actor.Reason]struct {
 	actor.Busy: {"Busy", "AgentBusy", "agent_busy", 429}, actor.Cycle: {"Cycle", "cycle detected", "call_cycle", 409},
 	actor.WaitCycle: {"WaitCycle", "wait cycle", "call_wait_cycle", 409}, actor.Depth: {"Depth", "Maximum call depth exceeded", "call_depth", 409},
 	actor.Deadline: {"Deadline", "AgentCallTimeout", "timeout", 504}, actor.NotFound: {"NotFound", "AgentNotFound", "agent_not_found", 404},
-	actor.Rejected: {"Rejected", "AgentCallRejected", "call_rejected", 403}, actor.Unavailable: {"Unavailable", "Internal", "agent_unavailable", 503},
+	actor.Rejected: {"Rejected", "AgentCallRejected", "call_rejected", 403}, actor.Unavailable: {"Unavailable", "Unavailable", "agent_unavailable", 503},
 	actor.Stopped: {"Stopped", "Failed", "cancelled", 409}, actor.Budget: {"Budget", "BudgetExceeded", "budget_exceeded", 402},
 	actor.Invalid: {"Invalid", "InvalidInput", "invalid_request", 400}, actor.Unknown: {"Unknown", "AgentReplyLost", "outcome_unknown", 502},
 	actor.NoDevice: {"NoDevice", "NoDevice", "client_offline", 409}, actor.EventsExceeded: {"EventsExceeded", "EventsExceeded", "events_exceeded", 402},
