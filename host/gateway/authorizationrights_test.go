@@ -162,6 +162,9 @@ var routeRights = []routeRight{
 	{"POST /v1/tokens", "issue tokens", "/v1/tokens", `{"user":"carol","agents":["helper"]}`, 201, shared}, // see TestTokens
 	{"POST /v1/backups", "make backups", "/v1/backups", `{"name":"backup"}`, 201, shared},
 	{"GET /metrics", "see metrics", "/metrics", "", 200, shared},
+	{"GET /", "see pages", "/", "", 200, shared},
+	{"GET /docs", "see pages", "/docs", "", 200, shared},
+	{"GET /docs/{id}", "see pages", "/docs/api.md", "", 200, shared},
 	{"GET /chat", "see pages", "/chat", "", 200, shared},
 	{"GET /console", "see pages", "/console", "", 200, shared},
 	{"GET /assets/{id}", "see pages", "/assets/chat.js", "", 200, shared},

@@ -8,6 +8,9 @@
 //	GET             /healthz
 //	GET             /readyz
 //	GET             /metrics
+//	GET             /
+//	GET             /docs
+//	GET             /docs/{id}
 //	GET             /chat
 //	GET             /console
 //	GET             /assets/{id}

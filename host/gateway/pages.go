@@ -18,6 +18,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/docs"
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
@@ -49,11 +50,14 @@ var webTable = newWebTable()
 func newWebTable() map[string]webFile {
 	table := map[string]webFile{}
 	for _, e := range invariant.Must(fs.ReadDir(webFiles, "web")) {
-		content := invariant.Must(fs.ReadFile(webFiles, path.Join("web", e.Name())))
-		sum := sha256.Sum256(content)
-		table[e.Name()] = webFile{content, webTypes[path.Ext(e.Name())], `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
+		table[e.Name()] = newWebFile(invariant.Must(fs.ReadFile(webFiles, path.Join("web", e.Name()))), webTypes[path.Ext(e.Name())])
 	}
 	return table
+}
+
+func newWebFile(content []byte, mediaType string) webFile {
+	sum := sha256.Sum256(content)
+	return webFile{content, mediaType, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
 }
 
 // Bounds of the settings of the chat page.
@@ -97,6 +101,33 @@ func (p *ChatPage) Check() error {
 		return fmt.Errorf("title: want at most %d visible characters", chatTitleMax)
 	}
 	return nil
+}
+
+// docsTable holds the pages of the documentation by name. They are sent as plain text.
+var docsTable = newDocsTable()
+
+func newDocsTable() map[string]webFile {
+	table := map[string]webFile{}
+	for _, e := range invariant.Must(docs.Pages.ReadDir(".")) {
+		table[e.Name()] = newWebFile(invariant.Must(docs.Pages.ReadFile(e.Name())), "text/plain; charset=utf-8")
+	}
+	return table
+}
+
+// frontPage answers with the page that names the others.
+func frontPage(ctx *fasthttp.RequestCtx) { webTable["front.html"].write(ctx) }
+
+// docsPage answers with the list of the pages of the documentation.
+func docsPage(ctx *fasthttp.RequestCtx) { webTable["docs.html"].write(ctx) }
+
+// docsText answers with a page of the documentation.
+func docsText(ctx *fasthttp.RequestCtx) {
+	f, ok := docsTable[pathParam(ctx, "id")]
+	if !ok {
+		newProblem(http.StatusNotFound, "not_found", "no such path", "no page of the documentation has this name; GET /docs lists them").write(ctx)
+		return
+	}
+	f.write(ctx)
 }
 
 // chatPage answers with the chat page.

@@ -4,7 +4,9 @@ package gateway
 
 import (
 	"net/http"
+	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -38,7 +40,7 @@ func TestPagesLoadTheirOwnFilesOnly(t *testing.T) {
 		return status, header, body
 	}
 	loaded := regexp.MustCompile(`(?:src|href)="([^"]*)"|from "([^"]*)"`)
-	seen, next := map[string]bool{}, []string{"/chat", "/console"}
+	seen, next := map[string]bool{}, []string{"/"} // it names all other pages
 	for len(next) > 0 {
 		target := next[0]
 		if next = next[1:]; seen[target] || strings.HasPrefix(target, "#") {
@@ -75,7 +77,22 @@ func TestPagesLoadTheirOwnFilesOnly(t *testing.T) {
 			t.Errorf("no page loads %s", name)
 		}
 	}
-	for _, target := range []string{"/assets/chat.html", "/assets/console.html", "/assets/none.js", "/assets/..", "/chat/"} {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal(pages, err)
+	}
+	for _, page := range pages {
+		target := "/docs/" + filepath.Base(page)
+		_, header, body := get(target)
+		want, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !seen[target] || header.Get("Content-Type") != "text/plain; charset=utf-8" || body != string(want) {
+			t.Errorf("%s: named %v, %v, %d bytes, want %d", target, seen[target], header, len(body), len(want))
+		}
+	}
+	for _, target := range []string{"/docs/", "/docs/docs.go", "/docs/none.md", "/docs/..", "/index.html", "/assets/front.html", "/assets/chat.html", "/assets/console.html", "/assets/none.js", "/assets/..", "/chat/"} {
 		if status, _, _ := get(target); status != 404 && status != 400 {
 			t.Errorf("%s: %d", target, status)
 		}
