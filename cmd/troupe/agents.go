@@ -55,7 +55,7 @@ func (c *AgentsListCmd) Run(s streams) error {
 		if err := json.Unmarshal(raw, &a); err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, cmp.Or(a.Code, "-"), a.Kind, a.Status, cmp.Or(a.LastSeen, "-"), a.servedText(), a.Doc)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, cmp.Or(a.Code, "-"), a.Kind, a.Status, cmp.Or(localTime(a.LastSeen), "-"), a.servedText(), a.Doc)
 	}
 	return w.Flush()
 }

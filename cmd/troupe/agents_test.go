@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The output of agents show includes the mailbox, the turns and the open waits of
@@ -26,13 +27,14 @@ func TestAgentsListAndShow(t *testing.T) {
 			{"session_id":"s-2","mailbox":[],"turns":[]}]}`)
 	}))
 	defer s.Close()
+	seen := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC).Local().Format("2006-01-02 15:04:05")
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"agents", "list"}, `AGENT    CODE  KIND      STATUS     LAST HEARTBEAT                  SERVED  DESCRIPTION
-planner  -     declared  healthy    -                               -       Plans.
-pythia   ORA   external  unhealthy  2026-11-21T09:00:00.000000000Z  12      
+		{[]string{"agents", "list"}, `AGENT    CODE  KIND      STATUS     LAST HEARTBEAT       SERVED  DESCRIPTION
+planner  -     declared  healthy    -                    -       Plans.
+pythia   ORA   external  unhealthy  ` + seen + `  12      
 `},
 		{[]string{"agents", "show", "planner"}, `agent       planner
 kind        external

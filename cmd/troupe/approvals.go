@@ -65,7 +65,7 @@ func (a *approvalView) decision() string {
 		text += " by " + a.By
 	}
 	if a.Decided != "" {
-		text += " at " + a.Decided
+		text += " at " + localTime(a.Decided)
 	}
 	if a.Reason != "" {
 		text += ": " + oneLine(a.Reason)
@@ -361,7 +361,7 @@ func (a *approvalView) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, row := range [][2]string{
 		{"approval", a.ID}, {"status", a.decision()}, {"tool", a.Tool}, {"summary", a.Summary}, {"agent", a.Agent}, {"session", a.Session},
-		{"user", a.User}, {"run", a.Run}, {"root", a.Root}, {"tool call", a.ToolCall}, {"requested", a.Created}, {"expires", a.Expires}, {"approver", a.Approver},
+		{"user", a.User}, {"run", a.Run}, {"root", a.Root}, {"tool call", a.ToolCall}, {"requested", localTime(a.Created)}, {"expires", localTime(a.Expires)}, {"approver", a.Approver},
 	} {
 		if row[1] != "" {
 			fmt.Fprintf(w, "%s\t%s\n", row[0], oneLine(row[1]))

@@ -90,7 +90,7 @@ func resolveRun(from source, text, list string) (actor.CallID, error) {
 	var found []string
 	for _, r := range in.Runs {
 		if strings.HasPrefix(r.Run, strings.ToLower(text)) {
-			found = append(found, "  "+r.Run+"  "+r.Created+"  "+r.Actor)
+			found = append(found, "  "+r.Run+"  "+localTime(r.Created)+"  "+r.Actor)
 			if len(found) == 1 {
 				id, err = actor.ParseCallID(r.Run)
 			}

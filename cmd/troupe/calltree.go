@@ -124,9 +124,9 @@ func (r *runView) print(w io.Writer) {
 	if r.Error != nil {
 		fmt.Fprintf(w, ": %s", r.Error.text()) // the reason of a parked run has several lines
 	}
-	fmt.Fprintf(w, "\ncreated  %s\n", r.Created)
+	fmt.Fprintf(w, "\ncreated  %s\n", localTime(r.Created))
 	if r.Ended != "" {
-		fmt.Fprintf(w, "ended    %s\n", r.Ended)
+		fmt.Fprintf(w, "ended    %s\n", localTime(r.Ended))
 	}
 	if r.User != "" {
 		fmt.Fprintf(w, "user     %s\n", r.User)

@@ -192,7 +192,7 @@ func (c *KeysListCmd) Run(s streams) error {
 			case k.Expired:
 				until = "expired " + k.Expires
 			case k.Expires != "":
-				until = "until " + k.Expires
+				until = "until " + localTime(k.Expires)
 			}
 			user := k.User
 			if k.ActAs {
@@ -201,7 +201,7 @@ func (c *KeysListCmd) Run(s streams) error {
 			if len(k.Agents) > 0 {
 				user += ", only " + strings.Join(k.Agents, " ")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, strings.Join(k.Scopes, ","), k.Created, until, user, k.Name)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, strings.Join(k.Scopes, ","), localTime(k.Created), until, user, k.Name)
 		}
 		return w.Flush()
 	})

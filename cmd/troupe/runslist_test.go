@@ -4,6 +4,8 @@ package main
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,6 +104,44 @@ func TestRunsListShowsUsersThatDiffer(t *testing.T) {
 		var out strings.Builder
 		if err := printRuns(&out, rows, now); err != nil || out.String() != want {
 			t.Errorf("got %q, %v, want %q", out.String(), err, want)
+		}
+	}
+}
+
+// Lists and pages show the times of the server in the time zone of this computer, in seconds. JSON keeps all digits.
+func TestTimesAreLocal(t *testing.T) {
+	const at = "2026-11-21T09:00:07.123456789Z"
+	local := time.Date(2026, 11, 21, 9, 0, 7, 0, time.UTC).Local().Format("2006-01-02 15:04:05")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.Path; {
+		case path == "/v1/sessions":
+			fmt.Fprintf(w, `{"sessions":[{"session_id":"s","title":"t","created_at":%q,"last_message_at":%q,"agents":[],"usage":{}}]}`, at, at)
+		case path == "/v1/keys":
+			fmt.Fprintf(w, `{"keys":[{"key_id":"k","scopes":["call"],"user":"u","created_at":%q,"expires_at":%q}]}`, at, at)
+		case strings.HasPrefix(path, "/v1/approvals/"):
+			fmt.Fprintf(w, `{"approval_id":"ap_0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55.1.0","status":"APPROVED","tool_name":"pay","args":{},"created_at":%q,"expires_at":%q,"decided_by":"u","decided_at":%q}`, at, at, at)
+		case strings.HasSuffix(path, "/events"):
+			fmt.Fprint(w, `{"events":[]}`)
+		default:
+			fmt.Fprintf(w, `{"run_id":"01a20010-0000-7000-8000-000000000001","actor":"a/s","status":"DONE","created_at":%q,"ended_at":%q,"text":"x"}`, at, at)
+		}
+	}))
+	defer s.Close()
+	for _, c := range []struct {
+		times int
+		args  []string
+	}{
+		{1, []string{"sessions", "list"}},
+		{2, []string{"keys", "list"}},
+		{3, []string{"approvals", "show", "ap_0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55.1.0"}},
+		{2, []string{"runs", "show", "01a20010-0000-7000-8000-000000000001"}},
+	} {
+		code, out, stderr := runProgram(t, append(c.args, "--server", s.URL)...)
+		if code != 0 || strings.Count(out, local) != c.times || strings.Contains(out, ".123") {
+			t.Errorf("%v: exit code %d, %s%s\nwant %s %d times", c.args, code, out, stderr, local, c.times)
+		}
+		if code, out, stderr = runProgram(t, append(c.args, "--json", "--server", s.URL)...); code != 0 || strings.Count(out, at) < c.times {
+			t.Errorf("%v as JSON: exit code %d, %s%s", c.args, code, out, stderr)
 		}
 	}
 }

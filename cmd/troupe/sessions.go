@@ -80,7 +80,7 @@ func (c *SessionsListCmd) Run(s streams) error {
 	}
 	for i := range page.Sessions {
 		v := &page.Sessions[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d tokens\t%s\n", v.Session, v.Last, v.agents(), v.Usage.Total, v.Title)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d tokens\t%s\n", v.Session, localTime(v.Last), v.agents(), v.Usage.Total, v.Title)
 	}
 	if err := w.Flush(); err != nil {
 		return err
