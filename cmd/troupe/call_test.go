@@ -209,6 +209,7 @@ func TestHintsAreQuotedForShell(t *testing.T) {
 		{"other server", ServerFlags{Server: "http://h:1/"}.hint("runs show", []string{run}), []string{"runs", "show", run, "--server", "http://h:1"}},
 		{"words of an agent", ServerFlags{}.hint("runs signal", []string{run, "go; rm -rf 'x' $(y) `z`\n"}), []string{"runs", "signal", run, "go; rm -rf 'x' $(y) `z`\n"}},
 		{"a name like a flag", ServerFlags{Server: "http://h:1"}.hint("runs signal", []string{run, "--json"}), []string{"runs", "signal", "--server", "http://h:1", "--", run, "--json"}},
+		{"database", SourceFlags{Store: "postgres://me:secret@db/x"}.hint("runs list", nil), []string{"runs", "list", "--store", "postgres://me@db/x"}},
 		{"data folder", SourceFlags{Data: "/a b", Damaged: true}.hint("runs list", nil), []string{"runs", "list", "--data", "/a b", "--damaged"}},
 		{"empty word", ServerFlags{}.hint("call", []string{"x", ""}), []string{"call", "x", ""}},
 	} {

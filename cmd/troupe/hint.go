@@ -5,6 +5,8 @@ package main
 import (
 	"os"
 	"strings"
+
+	"github.com/troupe-run/troupe/host/postgres"
 )
 
 // hint returns a command line that acts on the same server: a command, its
@@ -28,15 +30,17 @@ func (u UserFlags) hint(command string, arguments []string, flags ...string) str
 	return u.ServerFlags.hint(command, arguments, flags...)
 }
 
-// hint returns a command line that reads the same server or data folder.
+// hint returns a command line that reads the same server or store. It has no password of a database.
 func (s SourceFlags) hint(command string, arguments []string, flags ...string) string {
-	if s.Data == "" {
+	if s.fromServer() {
 		return s.UserFlags.hint(command, arguments, flags...)
 	}
 	if s.User != "" {
 		flags = append(flags, "--user", s.User)
 	}
-	if flags = append(flags, "--data", s.Data); s.Damaged {
+	if s.Store != "" {
+		flags = append(flags, "--store", postgres.Shown(s.Store))
+	} else if flags = append(flags, "--data", s.Data); s.Damaged {
 		flags = append(flags, "--damaged")
 	}
 	return hint(command, arguments, flags)

@@ -59,7 +59,7 @@ func (c *RunsShowCmd) Run(s streams) error {
 			return err
 		}
 		r.print(s.out)
-		if r.State == runs.AgentParked && c.Data == "" {
+		if r.State == runs.AgentParked && c.fromServer() {
 			fmt.Fprintf(s.err, "to replay it again once its agent is corrected, or to cancel it:\n  %s\n  %s\n",
 				c.UserFlags.hint("runs retry", []string{r.Run}), c.UserFlags.hint("runs cancel", []string{r.Run}))
 		}
@@ -85,10 +85,10 @@ func (c *RunsShowCmd) printApprovals(s streams, from source, r *runView, id acto
 	}
 	for i := range waits {
 		e := &waits[i]
-		line := fmt.Sprintf("approval %s  %s  until %s  %s", e.Approval, cmp.Or(e.Name, "of a run below"), runs.FormatTime(e.Until), oneLine(e.Text))
+		line := fmt.Sprintf("approval %s  %s  until %s  %s", e.Approval, cmp.Or(e.Name, "of a run below"), localTime(runs.FormatTime(e.Until)), oneLine(e.Text))
 		fmt.Fprintln(s.out, strings.TrimRight(line, " "))
 	}
-	if len(waits) > 0 && c.Data == "" {
+	if len(waits) > 0 && c.fromServer() {
 		_, err = fmt.Fprintf(s.err, "to see the arguments, to approve or to reject:\n  %s\n  %s\n  %s\n", c.UserFlags.hint("approvals show", []string{waits[0].Approval}),
 			c.UserFlags.hint("approvals approve", []string{waits[0].Approval}), c.UserFlags.hint("approvals reject", []string{waits[0].Approval}))
 	}
@@ -145,8 +145,8 @@ func (RunsEventsCmd) Help() string {
 func (c *RunsEventsCmd) Run(s streams) error {
 	wait := time.Duration(0)
 	if c.Follow {
-		if c.Data != "" {
-			return errors.New("--follow cannot be used with --data: without a server there are no new events")
+		if !c.fromServer() {
+			return errors.New("--follow cannot be used with --data or --store: without a server there are no new events")
 		}
 		wait = followPollTimeout
 	}

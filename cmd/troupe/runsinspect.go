@@ -51,7 +51,7 @@ func (c *RunsInspectCmd) Run(s streams) error {
 		if err != nil {
 			return err
 		}
-		found, err := opened.(dataDir).view.Inspect(id)
+		found, err := opened.(closedStore).view.Inspect(id)
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (c *RunsReplayCmd) swapped(s streams) error {
 		if err != nil {
 			return err
 		}
-		found, replaced, err := opened.(dataDir).view.Replay(id, swaps)
+		found, replaced, err := opened.(closedStore).view.Replay(id, swaps)
 		switch {
 		case err != nil:
 			return err

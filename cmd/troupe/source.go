@@ -24,6 +24,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/host/postgres"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/nearest"
@@ -85,10 +86,11 @@ func (u UserFlags) client() client {
 	return c
 }
 
-// SourceFlags selects a server, or a data folder that no server uses.
+// SourceFlags selects a server, or a store that no server uses: in a data folder or a database.
 type SourceFlags struct {
 	UserFlags
-	Data    string `type:"existingdir" help:"Read this data folder instead; no server may be using it."`
+	Data    string `type:"existingdir" xor:"store" help:"Read this data folder instead; no server may be using it."`
+	Store   string `xor:"store" placeholder:"URL" help:"Read the store in this PostgreSQL database instead; no server may be using it."`
 	Damaged bool   `help:"With --data: read the intact part of a damaged folder."`
 }
 
@@ -100,31 +102,44 @@ type source interface {
 	close() error
 }
 
+// fromServer reports whether a server is selected.
+func (s SourceFlags) fromServer() bool { return s.Data == "" && s.Store == "" }
+
 func (s SourceFlags) open() (source, error) {
-	if s.Data == "" {
-		if s.Damaged {
-			return nil, errors.New("--damaged requires --data")
-		}
+	if s.Data == "" && s.Damaged {
+		return nil, errors.New("--damaged requires --data")
+	}
+	if s.fromServer() {
 		c := s.client()
 		c.readsData = true
 		return c, nil
+	}
+	view := node.View{Tenant: cmp.Or(s.namespace(), actor.DefaultTenant), Registry: true}
+	if s.Store != "" {
+		p, err := postgres.Open(s.Store, "", postgres.Options{ReadOnly: true, Idle: true})
+		if err != nil {
+			return nil, fmt.Errorf("--store: %w", err)
+		}
+		view.Log = p
+		return closedStore{p, view}, nil
 	}
 	d, err := disk.Open(s.Data, "", disk.Options{ReadOnly: true, Damaged: s.Damaged})
 	if err != nil {
 		return nil, storeError(s.Data, err, insteadOfData)
 	}
-	return dataDir{d, node.View{Log: d, Tenant: cmp.Or(s.namespace(), actor.DefaultTenant), Registry: true}}, nil
+	view.Log = d
+	return closedStore{d, view}, nil
 }
 
-// dataDir reads a store that no server uses.
-type dataDir struct {
-	disk *disk.Disk
-	view node.View
+// closedStore reads a store that no server uses.
+type closedStore struct {
+	opened io.Closer
+	view   node.View
 }
 
-func (f dataDir) close() error { return f.disk.Close() }
+func (f closedStore) close() error { return f.opened.Close() }
 
-func (f dataDir) runs(q url.Values) ([]byte, error) {
+func (f closedStore) runs(q url.Values) ([]byte, error) {
 	limit, err := strconv.Atoi(q.Get("limit"))
 	if err != nil {
 		return nil, err
@@ -141,12 +156,12 @@ func (f dataDir) runs(q url.Values) ([]byte, error) {
 	return list.AppendJSON(nil, &found.Page, ""), err
 }
 
-func (f dataDir) run(id actor.CallID) ([]byte, error) {
+func (f closedStore) run(id actor.CallID) ([]byte, error) {
 	r, err := f.view.Run(id)
 	return r.AppendJSON(nil), err
 }
 
-func (f dataDir) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, error) {
+func (f closedStore) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, error) {
 	page, err := f.view.Events(command.EventsQuery{Run: id, After: after, Limit: gateway.EventsMax, Strict: true})
 	return page.AppendJSON(nil), err
 }
@@ -436,7 +451,7 @@ func storeError(dir string, err error, remedy string) error {
 	case errors.As(err, &damage):
 		return fmt.Errorf("%w; to see what is lost: %s", err, hint("doctor", []string{dir}, nil))
 	case errors.Is(err, disk.ErrNoStore) && node.Place(dir) != "":
-		return fmt.Errorf("the store of folder %s is in %s: ask its server with --server URL, or query the database as docs/sql.md shows", dir, node.Place(dir))
+		return fmt.Errorf("the store of folder %s is in %s: ask its server with --server URL, or read it with `troupe runs list --store URL` while no server uses it; docs/sql.md has queries", dir, node.Place(dir))
 	case errors.Is(err, disk.ErrNoStore):
 		return fmt.Errorf("%w; want the folder that `troupe serve --data` uses", err)
 	}

@@ -54,13 +54,15 @@ func TestPostgresUnderRepeatedKills(t *testing.T) {
 	if !strings.Contains(out.String(), " lost=0 duplicated=0 reordered=0 wrong=0\n") {
 		t.Errorf("unexpected output:\n%s", out.String())
 	}
-	run := func(args ...string) {
+	run := func(args ...string) string {
 		t.Helper()
 		cmd := exec.Command(bin, args...)
 		cmd.Env = slicesWithout(os.Environ(), "TROUPE_STORE=")
-		if out, err := cmd.CombinedOutput(); err != nil {
+		out, err := cmd.CombinedOutput()
+		if err != nil {
 			t.Fatalf("%s: %v\n%s", args, err, out)
 		}
+		return string(out)
 	}
 	written := contents(t, url)
 	for _, table := range tables {
@@ -75,6 +77,12 @@ func TestPostgresUnderRepeatedKills(t *testing.T) {
 	folder, again := filepath.Join(t.TempDir(), "data"), database.Database()
 	run("migrate", "--from", url, "--to", folder)
 	run("doctor", folder)
+	for _, command := range [][]string{{"runs", "list", "--user", "*", "--limit", "200", "--json"}, {"runs", "list", "--system", "--json"}} {
+		inDatabase, inFolder := run(append(command, "--store", url)...), run(append(command, "--data", folder)...)
+		if inDatabase != inFolder || !strings.Contains(inDatabase, `"run_id"`) {
+			t.Errorf("%s: got from the database\n%s\nand from the folder\n%s", command, inDatabase, inFolder)
+		}
+	}
 	run("migrate", "--from", folder, "--to", again)
 	run("doctor", "--store", again)
 	compare(t, "after a way into a folder and back", contents(t, again), written)
