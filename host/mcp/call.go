@@ -63,13 +63,16 @@ func (s *server) call(ctx context.Context, tool string, repeatable bool, input [
 				s.noteAnswer()
 				answered = true
 				return resultOf(name, a)
-			case f.Forgotten && !renewed: // nothing was performed
+			case f.Forgotten && !renewed && s.mayRenew(l): // nothing was performed
 				renewed = true
 				s.renew(ctx, l, errForgotten)
 				continue
-			case f.Forgotten:
-				l.giveUp(errForgotten)
-				f.Detail = "does not know the session that it has just opened; nothing was performed"
+			case f.Forgotten: // it may mean this call: the list shows whether the session can be used
+				s.check()
+				if renewed {
+					f.Detail += ", also in a new session"
+				}
+				f.Detail += "; nothing was performed"
 			case f.Reason == actor.Unknown: // the list shows whether the session can be used
 				s.check()
 				if sent++; f.Passing && repeatable && sent == 1 {
@@ -123,6 +126,14 @@ func (f *failure) refusal(name string) *actor.Refusal {
 		return actor.Refuse(actor.Unknown, "%s: the MCP server %s; it may have performed the call", name, f.Detail)
 	}
 	return actor.Refuse(f.Reason, "%s: the MCP server %s", name, f.Detail)
+}
+
+// mayRenew reports whether another session may help a call whose session the server does not know: not if that one
+// was opened for the same reason, and no call in it was answered.
+func (s *server) mayRenew(l *link) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.link != l || !l.again || s.served
 }
 
 // callTool is CallTool that also ends with the link.

@@ -16,7 +16,8 @@
 //  2. A call that was sent has at most one effect, unless its tool may be repeated. If the server
 //     ends without an answer, or its answer cannot be read, a call is repeated once or refused as
 //     Unknown. A call that the server refused because it has forgotten the session is sent once
-//     more.
+//     more, in a new one. If it does not know that session either, the new one is kept for other
+//     calls: its list of tools shows whether it can be used.
 //  3. A server that ends, hangs or prints no messages is closed and started again, after a
 //     back-off that doubles up to a minute. It delays no other server. An answer to one call ends no
 //     other call.

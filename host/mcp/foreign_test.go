@@ -377,12 +377,17 @@ func TestForgottenSessionIsRenewed(t *testing.T) {
 	if n := f.times("again"); n != 2 || f.sessions.Load() != 2 {
 		t.Errorf("asked %d times in %d sessions, want 2 in 2", n, f.sessions.Load())
 	}
-	b.want(b.call(t.Context(), "s.do", "404 always"), actor.Unavailable, "nothing was performed")
+	b.want(b.call(t.Context(), "s.do", "404 always"), actor.Unavailable, "answers 404 Not Found: said 404 always, also in a new session; nothing was performed")
 	if n := f.times("404 always"); n != 2 {
 		t.Errorf("asked %d times, want 2", n)
 	}
-	b.waitForLog("MCP server is not available") // a server that forgets each session gets the next one after a delay
-	b.up("s")
+	for range 5 { // the session is good: the answer is to the call, and delays those of others no further
+		b.want(b.call(t.Context(), "s.do", "404 always"), actor.Unavailable, "answers 404 Not Found: said 404 always; nothing was performed")
+	}
+	b.want(b.call(t.Context(), "s.do", "others"), 0, "did others")
+	if n := f.times("404 always"); n != 7 || f.sessions.Load() != 3 {
+		t.Errorf("asked %d times in %d sessions, want 7 in 3", n, f.sessions.Load())
+	}
 	b.want(b.call(t.Context(), "s.do", "release"), 0, "released")
 	b.want(<-held, 0, "held")
 }

@@ -62,6 +62,7 @@ type link struct {
 	*sdk.ClientSession
 	process *process        // nil over HTTP
 	web     *web            // nil for a process
+	again   bool            // opened because the server had forgotten the last session
 	broken  chan error      // capacity 1: a call has found that the session is of no use
 	ctx     context.Context // of its calls
 	cancel  context.CancelFunc
@@ -134,7 +135,7 @@ func (s *server) run() {
 	for ctx.Err() == nil {
 		s.setLink(nil, nil, time.Time{})
 		begin := time.Now()
-		err := s.serve(ctx)
+		err := s.serve(ctx, forgotten)
 		if tried {
 			tried = false
 			s.closeTried()
@@ -177,14 +178,15 @@ func (s *server) closeTried() {
 	}
 }
 
-// serve opens a session and returns the reason of its end.
-func (s *server) serve(ctx context.Context) error {
+// serve opens a session, again if the server has forgotten the last one, and returns the reason of its end.
+func (s *server) serve(ctx context.Context, reopened bool) error {
 	starting, cancel := context.WithTimeout(ctx, s.set.options.times.connect)
 	defer cancel()
 	l, err := s.connect(starting)
 	if err != nil {
 		return err
 	}
+	l.again = reopened
 	if l.process != nil {
 		defer l.close()
 	} else {
@@ -229,6 +231,9 @@ func (s *server) serve(ctx context.Context) error {
 				listed, again = nil, timer.C
 				continue
 			}
+		}
+		if l.web != nil {
+			l.web.forgotten.Store(false) // a call may have been told so, and not the list
 		}
 		listing, cancel := context.WithTimeout(ctx, s.set.options.times.connect)
 		err := s.relist(listing, l)
