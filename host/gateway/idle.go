@@ -31,6 +31,8 @@ type idleness struct {
 
 // openConnections are the open connections of all listeners of a server.
 type openConnections struct {
+	answers answers // those that are being written
+
 	mu    sync.Mutex
 	all   map[*connection]struct{}
 	pause time.Time // until then none is accepted
@@ -71,12 +73,14 @@ func (o *openConnections) awaitPause() {
 	}
 }
 
-// changed is the hook of fasthttp for the state of a connection.
-func (*openConnections) changed(c net.Conn, state fasthttp.ConnState) {
+// changed is the hook of fasthttp for the state of a connection. Whatever the new state is, the last
+// answer was written, or never will be.
+func (o *openConnections) changed(c net.Conn, state fasthttp.ConnState) {
 	own, ok := c.(*connection)
 	if !ok {
 		return
 	}
+	o.answers.give(own)
 	switch state {
 	case fasthttp.StateActive: // of a new connection it precedes the first byte
 		if own.idle.requests.Load() {

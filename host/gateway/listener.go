@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -169,6 +170,7 @@ type connection struct {
 	lineEnd                     [len(requestLineEnd)]byte // last bytes read before the next Read
 	readDeadline, writeDeadline lazyDeadline
 	cachedKey                   keyCache
+	answer                      atomic.Pointer[heldAnswer] // nil unless an answer is being written that takes a share
 }
 
 // lazyDeadline is the read or write deadline of a connection. A requested

@@ -163,5 +163,5 @@ func (f webFile) write(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	h.SetContentType(f.mediaType)
-	ctx.SetBody(f.content)
+	ctx.Response.SetBodyRaw(f.content) // all answers share it
 }

@@ -100,7 +100,7 @@ type Server struct {
 // New returns a server for node.
 func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
-		connections: &openConnections{all: map[*connection]struct{}{}}, lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies(), admitted: admitted{seed: maphash.MakeSeed()}}
+		connections: &openConnections{all: map[*connection]struct{}{}, answers: newAnswers()}, lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies(), admitted: admitted{seed: maphash.MakeSeed()}}
 	streams := int64(s.config.Streams)
 	s.streams = newLimiter(shares.Bounds{Max: streams, Each: max(1, streams/4), Reserved: streams / 8}, "event streams, sockets and requests that wait", "close some, or request JSON with Accept: application/json and without wait_ms")
 	s.strangers = newLimiter(shares.Bounds{Max: strangersMax, Each: strangersEach, Reserved: strangersReserved}, "sockets without a hello", "send it, or the key in the handshake")
@@ -234,6 +234,7 @@ func observed(s *Server, next fasthttp.RequestHandler) fasthttp.RequestHandler {
 // handler wraps every route with request validation, and with observed.
 func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return observed(s, func(ctx *fasthttp.RequestCtx) {
+		defer s.connections.answers.admit(ctx)
 		if h := &ctx.Request.Header; takesBodyShare(h) {
 			s.bodies.received(h, int64(len(ctx.PostBody())))
 			defer func() {

@@ -39,6 +39,7 @@ func TestLimitsPageListsShares(t *testing.T) {
 		"refused connections whose client may still be sending | addresses":                                 b.lingering.Bounds(),
 		"connections over a limit whose client may still be sending | addresses":                            b.excess.Bounds(),
 		"bytes of request bodies longer than 8 KiB, from the end of the head to the answer | " + principals: b.bodies.Bounds(),
+		"bytes of answers longer than 8 KiB, until the client has read them | " + principals:                b.connections.answers.Bounds(),
 		"event streams, sockets, and requests that wait for events | " + principals:                         b.streams.Bounds(),
 		"sockets before the hello, without a key in the handshake | addresses":                              b.strangers.Bounds(),
 		"requests for lists and trees of runs, sessions, events of both and approvals | " + principals:      b.scans.Bounds(),

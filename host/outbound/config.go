@@ -128,7 +128,9 @@ const (
 	// ModelConcurrency is the default for Model.Concurrency.
 	ModelConcurrency = 256
 
-	exchangesMax   = 1024
+	// ExchangesMax is the default for Config.ExchangesMax.
+	ExchangesMax = 1024
+
 	concurrencyMax = 1 << 16
 )
 
@@ -157,7 +159,7 @@ func (c *Config) Errors() (all []error) {
 		}
 	}
 	if c.ExchangesMax < 0 {
-		report("exchanges: got %d, want at least 1, or 0 for %d", c.ExchangesMax, exchangesMax)
+		report("exchanges: got %d, want at least 1, or 0 for %d", c.ExchangesMax, ExchangesMax)
 	}
 	if c.PrincipalExchangesMax < 0 {
 		report("exchanges of a principal: got %d, want at least 1, or 0 for half of all", c.PrincipalExchangesMax)
@@ -332,7 +334,7 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.ExchangesMax == 0 {
-		c.ExchangesMax = exchangesMax
+		c.ExchangesMax = ExchangesMax
 	}
 	if c.PrincipalExchangesMax == 0 {
 		c.PrincipalExchangesMax = max(c.ExchangesMax/2, 1)

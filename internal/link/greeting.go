@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	greetingTimeout  = 5 * time.Second // from the connection to the greeting, with the handshake of TLS
+	handshakeTimeout = time.Second     // from the connection to the end of the handshake of TLS
+	greetingTimeout  = 5 * time.Second // from then to the greeting
 	greetingBytesMax = 200
 	refusedPrefix    = "refused: "
 )

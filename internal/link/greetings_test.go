@@ -6,8 +6,10 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 // strangerConn is a connection from an address.
@@ -93,3 +95,32 @@ func TestIngressConnectsBesideSilentStrangers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A connection that begins no handshake of TLS has a place for a second, not until the greeting.
+func TestHandshakeHasADeadlineOfItsOwn(t *testing.T) {
+	ours := newAuthority(t)
+	s := &Server{address: Address{Host: "127.0.0.1:0", Files: ours.files(x509.ExtKeyUsageServerAuth, "server")}, log: quietly, connected: map[net.Conn]bool{}}
+	c := &silentConn{strangerConn: strangerConn{from: "10.0.1.1:1"}}
+	s.serve(c)
+	if left := time.Until(c.deadline); !c.read || left > handshakeTimeout {
+		t.Errorf("it was read %v, with %v left", c.read, left)
+	}
+}
+
+// silentConn is a connection that nothing arrives on until its first deadline.
+type silentConn struct {
+	strangerConn
+	deadline time.Time
+	read     bool
+}
+
+func (c *silentConn) SetDeadline(at time.Time) error {
+	if c.deadline.IsZero() {
+		c.deadline = at
+	}
+	return nil
+}
+
+func (c *silentConn) Read([]byte) (int, error)    { c.read = true; return 0, os.ErrDeadlineExceeded }
+func (c *silentConn) Write(b []byte) (int, error) { return len(b), nil }
+func (c *silentConn) Close() error                { return nil }

@@ -75,7 +75,7 @@ func (s *Server) serve(raw net.Conn) {
 		delete(s.connected, raw)
 		_ = raw.Close()
 	}()
-	if err := raw.SetDeadline(time.Now().Add(greetingTimeout)); err != nil {
+	if err := raw.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return
 	}
 	from := s.address.String()
@@ -97,7 +97,7 @@ func (s *Server) serve(raw net.Conn) {
 }
 
 // linger lets the peer read the reason of a refusal: closing with unread bytes would reset the
-// connection. It ends with the deadline of the greeting.
+// connection. It ends with the deadline of the connection.
 func linger(raw net.Conn) {
 	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_, _ = io.CopyN(io.Discard, raw, lingerBytesMax)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/host/outbound"
 )
 
 // Bounds of descriptors.
@@ -51,13 +52,23 @@ func (d descriptors) openFiles() int {
 	return max(1, min(openFilesMax, (d.all-d.connections(1))/2))
 }
 
-// bound bounds the connections of a gateway.
-func (d descriptors) bound(c *gateway.Config) {
+// exchanges returns the maximum number of requests to models, agents and tools at the same time:
+// three quarters of what connections and tables leave. A request that is under way cannot be closed
+// for a file of the store.
+func (d descriptors) exchanges() int {
+	return max(1, min(outbound.ExchangesMax, (d.all-d.connections(1)-d.openFiles())*3/4))
+}
+
+// bound bounds the connections of a gateway, and the requests to models, agents and tools.
+func (d descriptors) bound(c *gateway.Config, out *outbound.Config) {
 	each := 1
 	if c.Certificate != nil {
 		each = descriptorsEncrypted
 	}
 	if most := d.connections(each); c.Connections == 0 || c.Connections > most {
 		c.Connections = most
+	}
+	if most := d.exchanges(); out.ExchangesMax == 0 || out.ExchangesMax > most {
+		out.ExchangesMax = most
 	}
 }

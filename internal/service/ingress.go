@@ -8,6 +8,7 @@ import (
 	"net"
 
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/link"
 )
 
@@ -29,7 +30,7 @@ func OpenIngress(ctx context.Context, addresses []link.Address, c gateway.Config
 		return nil, err
 	}
 	i.node.Gateway(&c)
-	findDescriptors(log).bound(&c)
+	findDescriptors(log).bound(&c, new(outbound.Config)) // an ingress asks no model
 	i.Gateway = gateway.New(i.node, log, c)
 	return i, nil
 }

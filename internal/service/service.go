@@ -82,7 +82,7 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 		return nil, err
 	}
 	available := findDescriptors(log)
-	available.bound(&c.Gateway)
+	available.bound(&c.Gateway, &c.Node.Outbound)
 	c.Node.OpenFiles, c.Node.Descriptors = available.openFiles(), s.closeIdle
 	c.Node.Remote, c.Node.RemoteStats, c.Node.Offers = s.mcp.Tools(), s.mcpStats, s.mcpOffers
 	if len(c.WasmWorker) > 0 {
