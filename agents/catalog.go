@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -54,6 +55,7 @@ type Catalog struct {
 	Former      []actor.Definition
 	Specs       []Spec            // specs of Definitions, in the same order
 	Owners      []string          // owners of Definitions, in the same order
+	Changed     []actor.Time      // when Definitions were stored, in the same order
 	Keys        []actor.StateItem // key records with created_at; the name is the key ID
 	Tools       []DeclaredTool    // declared tools, sorted by name
 	Hidden      []string          // declared tools that are left out, because this program has tools of these names
@@ -101,7 +103,8 @@ type CatalogReader struct {
 type compiledAgent struct {
 	spec   Spec
 	owner  string
-	former []string // owners
+	former []string   // owners
+	at     actor.Time // when it was stored
 	def    actor.Definition
 }
 
@@ -140,6 +143,7 @@ func (r *CatalogReader) Read(items []actor.StateItem) (Catalog, error) {
 			continue
 		}
 		d.Definitions, d.Specs, d.Owners = append(d.Definitions, a.def), append(d.Specs, a.spec), append(d.Owners, a.owner)
+		d.Changed = append(d.Changed, a.at)
 	}
 	r.compiled = compiled
 	return d, nil
@@ -194,7 +198,7 @@ func (r *CatalogReader) readTools(items []actor.StateItem, d *Catalog) error {
 func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err error) {
 	switch {
 	case strings.HasPrefix(item.Name, agentPrefix):
-		a.spec, a.owner, a.former, err = decodeAgentRecord(item.Value)
+		err = a.read(item.Value)
 	case strings.HasPrefix(item.Name, formerPrefix):
 		var f formerRecord
 		if err = json.Unmarshal(item.Value, &f, json.RejectUnknownMembers(true)); err == nil {
@@ -214,11 +218,16 @@ func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err erro
 	return a, nil
 }
 
-func decodeAgentRecord(value []byte) (spec Spec, owner string, former []string, err error) {
+// read decodes the record of an agent.
+func (a *compiledAgent) read(value []byte) (err error) {
 	var k agentRecord
 	if err := json.Unmarshal(value, &k, json.RejectUnknownMembers(true)); err != nil {
-		return Spec{}, "", nil, err
+		return err
 	}
-	spec, err = ReadJSON(k.Spec)
-	return spec, k.Owner, k.Former, err
+	a.owner, a.former = k.Owner, k.Former
+	if at, err := runs.ParseTime(k.At); err == nil {
+		a.at = at
+	}
+	a.spec, err = ReadJSON(k.Spec)
+	return err
 }

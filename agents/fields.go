@@ -47,6 +47,7 @@ var specFields = []field{
 
 	{"threshold", KindOrchestrator, number(1, func(s *Spec, f float64) { s.Threshold = &f })},
 	{workflowTable + ".NAME", KindOrchestrator, workflow},
+	{scheduleTable + ".NAME", "", schedule},
 
 	{"endpoint", KindExternal, text(EndpointMax, func(s *Spec) *string { return &s.Endpoint }, upstream.CheckURL)},
 	{"retry", KindExternal, choice(func(s *Spec) *string { return &s.Retry }, RetryNever, RetryMatched, RetrySafe)},
@@ -90,8 +91,8 @@ func (f *field) allows(kind string) bool {
 
 // fieldAt returns the field of a path, or nil.
 func fieldAt(path string) *field {
-	if strings.HasPrefix(path, workflowTable+".") {
-		path = workflowTable + ".NAME"
+	if table, _, ok := strings.Cut(path, "."); ok && hasNamedTables(table) {
+		path = table + ".NAME"
 	}
 	if i := slices.IndexFunc(specFields, func(f field) bool { return f.name == path }); i >= 0 {
 		return &specFields[i]
@@ -109,6 +110,9 @@ func checkTranscript(policy string) error {
 
 // membersMax is the maximum number of members in a source, valid or not.
 const membersMax = 256
+
+// hasNamedTables reports whether the members of a table are tables, whose names the author chooses.
+func hasNamedTables(table string) bool { return table == workflowTable || table == scheduleTable }
 
 // isTable reports whether name is a table with fields.
 func isTable(name string) bool {
@@ -234,6 +238,7 @@ func (s *Spec) missingFields() (problems Problems) {
 	if err := s.RetryPolicy().Check("retry_attempts", "retry_delay_ms", "retry_delay_max_ms", "retry_time_ms"); err != nil {
 		problems = append(problems, Problem{Field: "limits", Text: err.Error()})
 	}
+	problems = append(problems, s.scheduleProblems()...)
 	if s.Kind == KindOrchestrator {
 		problems = append(problems, s.orchestratorProblems()...)
 	}

@@ -119,7 +119,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 	previous, exists := s.agent(spec.ID)
 	answer := putAnswer{true, spec.ID, spec.Name, spec.Kind, spec.Hash().String(), !exists, true}
 	item := actor.StateItem{Name: agentPrefix + spec.ID}
-	if refusal := cmp.Or(s.checkDurability(spec), s.conflict(&spec)); refusal != nil {
+	if refusal := cmp.Or(s.checkDurability(spec), s.checkSchedules(&spec), s.conflict(&spec)); refusal != nil {
 		return change{}, refusal
 	}
 	if !exists {
@@ -357,13 +357,15 @@ func (s registryState) agent(id string) (Spec, bool) {
 	if value == nil {
 		return Spec{}, false
 	}
-	spec, _, _, err := decodeAgentRecord(value)
-	return spec, err == nil
+	var stored compiledAgent
+	err := stored.read(value)
+	return stored.spec, err == nil
 }
 
 func (s registryState) owner(id string) string {
-	_, owner, _, _ := decodeAgentRecord(s.value(agentPrefix + id))
-	return owner
+	var stored compiledAgent
+	_ = stored.read(s.value(agentPrefix + id)) // nobody owns what is not stored
+	return stored.owner
 }
 
 func (s registryState) encodeAgent(spec Spec) []byte {

@@ -160,7 +160,7 @@ func newMember(lines []string, path, key string, value any, line int) member {
 	if tables, ok := value.([]map[string]any); ok && path == providesField {
 		m.value = newObjects(tables)
 	}
-	if table, ok := value.(map[string]any); ok && path == workflowTable+"."+key {
+	if table, ok := value.(map[string]any); ok && hasNamedTables(strings.TrimSuffix(path, "."+key)) {
 		m.value = newNamedObject(key, table)
 	}
 	if line == 0 { // a table without a header line
@@ -268,7 +268,7 @@ func jsonMembers(prefix string, b []byte) ([]member, error) {
 			continue
 		}
 		one := member{path: path, value: jsonValue(raw)}
-		if prefix == workflowTable+"." && raw.Kind() == '{' {
+		if hasNamedTables(strings.TrimSuffix(prefix, ".")) && raw.Kind() == '{' {
 			one.value = namedObject{strings.TrimPrefix(path, prefix), raw.Clone()}
 		}
 		if path == capabilitiesField || path == detailsField {

@@ -45,6 +45,8 @@ type Spec struct {
 	Threshold *float64            `json:"threshold,omitzero"` // confidence below which it asks the user
 	Workflows map[string]Workflow `json:"workflow,omitzero"`
 
+	Schedules map[string]Schedule `json:"schedule,omitzero"` // messages that it gets at their times
+
 	// External agents only.
 	Endpoint    string `json:"endpoint,omitzero"`
 	Retry       string `json:"retry,omitzero"`
@@ -199,6 +201,7 @@ func (s *Spec) setDefaults() {
 	or(&s.ID, s.Name)
 	or(&s.Name, s.ID)
 	or(&s.Durability, "journaled")
+	s.setSessions()
 	or(&s.Turns, "serial")
 	or(&s.Recursion, "by_agent")
 	if s.Durability == "none" {

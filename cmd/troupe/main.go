@@ -27,9 +27,10 @@ type CLI struct {
 	Check  CheckCmd  `cmd:"" help:"Check agent files for errors."`
 	Runs   RunsCmd   `cmd:"" help:"List, show, signal and cancel runs."`
 
-	Tasks    TasksCmd    `cmd:"" help:"List and show detached calls between agents."`
-	Sessions SessionsCmd `cmd:"" help:"List, show and delete conversations."`
-	Nodes    NodesCmd    `cmd:"" help:"List the orchestrators of a cluster."`
+	Tasks     TasksCmd     `cmd:"" help:"List and show detached calls between agents."`
+	Schedules SchedulesCmd `cmd:"" help:"List the messages that agents get at their times."`
+	Sessions  SessionsCmd  `cmd:"" help:"List, show and delete conversations."`
+	Nodes     NodesCmd     `cmd:"" help:"List the orchestrators of a cluster."`
 
 	Memory MemoryCmd `cmd:"" help:"List, show, search, forget and export what agents remember."`
 

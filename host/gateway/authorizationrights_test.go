@@ -124,6 +124,7 @@ var routeRights = []routeRight{
 	{"GET /v1/sessions/{id}/messages", "see messages", "/v1/sessions/{session}/messages", "", 200, noSession},
 	{"GET /v1/sessions/{id}/events", "see events", "/v1/sessions/{session}/events", "", 200, noSession},
 	{"GET /v1/sessions/{id}/state", "see sessions", "/v1/sessions/{session}/state", "", 200, noSession},
+	{"GET /v1/schedules", "see runs", "/v1/schedules", "", 200, own},
 	{"GET /v1/tasks", "see runs", "/v1/tasks", "", 200, own},
 	{"GET /v1/tasks/{id}", "see runs", "/v1/tasks/{run}", "", 200, noRun},
 	{"GET /v1/memory", "see memory", "/v1/memory", "", 200, own},

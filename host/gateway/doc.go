@@ -32,6 +32,7 @@
 //	GET DELETE      /v1/sessions/{id}
 //	GET             /v1/sessions/{id}/events
 //	GET             /v1/sessions/{id}/state
+//	GET             /v1/schedules
 //	GET             /v1/tasks
 //	GET             /v1/tasks/{id}
 //	GET POST        /v1/sessions/{id}/messages

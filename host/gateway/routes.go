@@ -98,6 +98,7 @@ func (s *Server) routes() []route {
 		{del, "/v1/sessions/{id}", call, []string{"cancel"}, sessionRoutes{s}.deleteSession},
 		{get, "/v1/sessions/{id}/events", read, []string{"after", "limit", "wait_ms", userParam}, sessionRoutes{s}.getSessionEvents},
 		{get, "/v1/sessions/{id}/state", read, user, taskRoutes{s}.getState},
+		{get, "/v1/schedules", read, user, scheduleRoutes{s}.list},
 		{get, "/v1/tasks", read, user, taskRoutes{s}.list},
 		{get, "/v1/tasks/{id}", read, user, taskRoutes{s}.get},
 		{get, "/v1/sessions/{id}/messages", scopeReadOrRun, []string{"limit", "before", "agent", "agent_id", userParam}, sessionRoutes{s}.getMessages},

@@ -79,7 +79,7 @@ var packages = map[string]pkg{
 	"tools":      {layer: 1, ours: []string{"actor", "runs"}},
 
 	"runtime":      {layer: 2, ours: below2},
-	"agents":       {layer: 2, ours: []string{"actor", "contract", "memory", "tools", "runs", "upstream"}, std: []string{"iter"}},
+	"agents":       {layer: 2, ours: []string{"actor", "contract", "memory", "tools", "runs", "upstream"}, std: []string{"embed", "iter"}},
 	"ingress":      {layer: 2, ours: []string{"actor", "memory", "runs", "history", "signals"}},
 	"specs":        {layer: 2, ours: []string{"actor", "history", "runs", "specs/linear"}},
 	"specs/linear": {layer: 2, ours: []string{"actor", "history", "runs"}, theirs: []string{porcupine}},

@@ -112,6 +112,7 @@ const (
 	tagTasks
 	tagWorking
 	tagMemory
+	tagSchedules
 )
 
 func (e *encoder) query(q Query) {
@@ -191,6 +192,8 @@ func (e *encoder) query(q Query) {
 	case TasksQuery:
 		e.Uint(tagTasks)
 		e.String(q.Session)
+	case SchedulesQuery:
+		e.Uint(tagSchedules)
 	case ToolsQuery:
 		e.Uint(tagTools)
 	case ToolCallQuery:
@@ -281,6 +284,8 @@ func (d *decoder) query() Query {
 		return DeviceCallsQuery{d.text()}
 	case tagTasks:
 		return TasksQuery{d.text()}
+	case tagSchedules:
+		return SchedulesQuery{}
 	case tagTools:
 		return ToolsQuery{}
 	case tagToolCall:
@@ -381,6 +386,10 @@ func (e *encoder) result(r Result) {
 	case DeviceCalls:
 		e.Uint(tagDeviceCalls)
 		list(e, r.All, e.deviceCall)
+	case Schedules:
+		e.Uint(tagSchedules)
+		list(e, r.All, e.schedule)
+		e.Bool(r.More)
 	case Tasks:
 		e.Uint(tagTasks)
 		list(e, r.All, e.task)
@@ -463,6 +472,8 @@ func (d *decoder) result() Result {
 		return SessionEnd{d.cursor(), d.Bool()}
 	case tagDeviceCalls:
 		return DeviceCalls{listOf(d, d.deviceCall)}
+	case tagSchedules:
+		return Schedules{listOf(d, d.schedule), d.Bool()}
 	case tagTasks:
 		return Tasks{listOf(d, d.task), d.Bool()}
 	case tagTools:

@@ -36,9 +36,10 @@ type catalogSync struct {
 	keys   Keys                            // nil: keys are not published
 	shared *atomic.Pointer[tools.Registry] // see Config.Registry
 
-	reader   *agents.CatalogReader
-	attached chan struct{} // closed by attach; announcements wait for it
-	memories *memories     // set before attach; nil: the node does not remember
+	reader    *agents.CatalogReader
+	attached  chan struct{} // closed by attach; announcements wait for it
+	memories  *memories     // set before attach; nil: the node does not remember
+	schedules *schedules    // set before attach; nil: the node sends no messages
 
 	mu       sync.Mutex
 	items    map[string][]byte
@@ -285,6 +286,7 @@ func (c *catalogSync) attach(e *engine.Engine, out *outbound.Outbound, trace *tr
 	c.engine, c.outbound, c.trace = e, out, trace
 	close(c.attached)
 	c.warnMissing(nil)
+	c.schedules.set(&c.catalog)
 }
 
 // publish sends the catalog to all receivers. It returns after every cell has
@@ -293,7 +295,11 @@ func (c *catalogSync) publish(ctx context.Context) error {
 	current, former := c.definitions()
 	c.trace.addAgents(current)
 	c.outbound.SetAgents(c.externalAgents())
-	return c.engine.Define(ctx, current, former, c.catalog.Registry)
+	if err := c.engine.Define(ctx, current, former, c.catalog.Registry); err != nil {
+		return err
+	}
+	c.schedules.set(&c.catalog)
+	return nil
 }
 
 // announce implements the tool through which the registry reports changed items. An

@@ -39,6 +39,8 @@ type Commands struct {
 
 	memories *memories // nil: the node does not remember
 
+	schedules *schedules // nil: the node sends no messages
+
 	circuits func() []outbound.CircuitStat // nil: the node has no external agents
 	webhooks func() []webhooks.Stats       // nil: the node has no webhooks
 
@@ -224,6 +226,8 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return toolCommands{c}.approvals(ctx, &in.By, q)
 	case command.TasksQuery:
 		return c.tasks(ctx, &in.By, q)
+	case command.SchedulesQuery:
+		return c.schedules.list(in.By.Tenant), nil
 	case command.DeviceCallsQuery:
 		return c.deviceCalls(in.By.Tenant, q), nil
 	case command.ToolsQuery:

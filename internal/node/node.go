@@ -80,6 +80,8 @@ type Config struct {
 	// RegistryOnly leaves the open runs of all other actors in the log as they are: the node has no
 	// configuration with which they could continue.
 	RegistryOnly bool
+
+	clock scheduleClock // of schedules; nil: that of the machine
 }
 
 // resumes returns which actors resume their open runs; nil means all.
@@ -178,6 +180,10 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if c.Keep > 0 { // before the start makes records
 		clock = newRetentionClock(n.store, c.Data, actor.Time(time.Now().UnixNano()), log)
 	}
+	newest, err := n.store.Newest(n.store.Node()) // before the start makes records
+	if err != nil {
+		return nil, fmt.Errorf("store %s: the time of the newest record: %w", c.Data, err)
+	}
 	present := devices.New(func() actor.Time { return actor.Time(time.Now().UnixNano()) })
 	e, err := engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.store.End().Batch, Log: n.log, Store: n.store, Queries: queriesOf(n.store), Sessions: n.log, Agents: definitions, Former: former,
@@ -199,6 +205,13 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		if err := errors.Join(n.Commands.memories.forgets.create(), n.repeatForgets(log)); err != nil { // no tool is performed before
 			return nil, errors.Join(err, n.engine.Close(context.Background()))
 		}
+	}
+	if !c.RegistryOnly {
+		if c.clock == nil {
+			c.clock = wallClock{}
+		}
+		n.Commands.schedules = newSchedules(n.Commands, c.clock, newest, log)
+		n.catalog.schedules = n.Commands.schedules
 	}
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, store: n.store, log: n.log, keep: c.Keep, logger: log}
@@ -250,7 +263,10 @@ func (n *Node) Err() error { return errorOf(n.engine.Err()) }
 // Drain refuses new calls, except signals, and waits until no client waits for
 // an answer. When ctx ends, the remaining clients are refused; their runs
 // continue.
-func (n *Node) Drain(ctx context.Context) { n.engine.Drain(ctx) }
+func (n *Node) Drain(ctx context.Context) {
+	n.Commands.schedules.close()
+	n.engine.Drain(ctx)
+}
 
 // Forget implements command.Node. The content leaves the files a short while later.
 func (n *Node) Forget(ctx context.Context, in command.Forget) error {
@@ -271,6 +287,7 @@ func (n *Node) Purge(ctx context.Context) error { return n.store.Purge(ctx) }
 // order. Clients that still wait are refused, and so are later commands. Open runs stay in the log.
 func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
+		n.Commands.schedules.close()
 		n.retained.stop()
 		if n.hooks != nil {
 			n.hooks.Close()

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"strings"
+	"testing"
+)
+
+// A schedule is shown to the user that it acts for.
+func TestSchedulesAreShownToTheirUser(t *testing.T) {
+	a := startAnalyst(t)
+	schedule := func(members string) string {
+		return `{"name":"reporter","schedule":{"morning":{"cron":"0 9 * * mon-fri","zone":"Europe/Berlin","text":"Report."` + members + `}}}`
+	}
+	for _, c := range []struct {
+		body   string
+		status int
+		want   string
+	}{
+		{`{"name":"never","schedule":{"never":{"cron":"0 0 31 4 *","text":"x"}}}`, 400, "never comes"},
+		{`{"name":"each","schedule":{"each":{"cron":"* * * * * *","text":"x"}}}`, 400, "no schedule has seconds"},
+		{schedule(`,"user":"alice"`), 403, "leave user out"},
+		{schedule(""), 201, "reporter"},
+	} {
+		if status, _, got := a.do("POST", "/v1/agents", c.body); status != c.status || !strings.Contains(got, c.want) {
+			t.Errorf("%s: want %d %s, got %d %s", c.body, c.status, c.want, status, got)
+		}
+	}
+	_, _, body := a.do("GET", "/v1/schedules", "")
+	if want := `{"schedules":[{"agent_id":"reporter","name":"morning","cron":"0 9 * * mon-fri","zone":"Europe/Berlin","text":"Report.","user":"local","session_id":"morning"`; !strings.HasPrefix(body, want) {
+		t.Errorf("got %s", body)
+	}
+	if _, _, body := a.do("GET", "/v1/schedules", "", userHeader, "bob"); body != `{"schedules":[]}` {
+		t.Errorf("bob gets %s", body)
+	}
+}

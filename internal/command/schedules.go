@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import "github.com/troupe-run/troupe/actor"
+
+// SchedulesMax is the maximum number of schedules of a list.
+const SchedulesMax = 1000
+
+type (
+	// SchedulesQuery asks for the schedules that act for the principal's namespace, by agent and name.
+	SchedulesQuery struct{}
+	// Schedules lists them, at most SchedulesMax.
+	Schedules struct {
+		All  []Schedule
+		More bool // there are others
+	}
+	// Schedule sends an agent a message at its times.
+	Schedule struct {
+		Agent, Name, Cron, Zone, Text, User, Session string
+
+		Next actor.Time // 0: being computed
+		Last Fired      // since the start of the node
+	}
+	// Fired is a message of a schedule.
+	Fired struct {
+		At      actor.Time   // for which it was sent; 0: none was
+		Run     actor.CallID // zero: it was not taken
+		Failure string       // why it was not taken, or why its run has failed; "": neither
+	}
+)
+
+func (SchedulesQuery) query()            {}
+func (SchedulesQuery) returns(Schedules) {}
+func (Schedules) result()                {}
+
+func (e *encoder) schedule(s *Schedule) {
+	for _, text := range [...]string{s.Agent, s.Name, s.Cron, s.Zone, s.Text, s.User, s.Session} {
+		e.String(text)
+	}
+	e.Int(int64(s.Next))
+	e.Int(int64(s.Last.At))
+	e.CallID(s.Last.Run)
+	e.String(s.Last.Failure)
+}
+
+func (d *decoder) schedule() Schedule {
+	return Schedule{d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.time(), Fired{d.time(), d.CallID(), d.text()}}
+}
