@@ -43,6 +43,9 @@ func TestDeployedCommands(t *testing.T) {
 			t.Errorf("the unit does not bound what the server takes or sees: want %s", bound)
 		}
 	}
+	if !strings.Contains(read("../sdk/python/pyproject.toml"), `"h11>=0.16,`) {
+		t.Error("the Python package accepts an h11 that reads malformed chunks: want 0.16 or later")
+	}
 	for _, words := range commands {
 		if strings.HasSuffix(words[0], "/troupe") {
 			words = words[1:]

@@ -181,7 +181,9 @@ func (s contextRoutes) getContext(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	found, err := lookup(s.Server, callerOf(ctx), command.ContextQuery{Session: session, ID: c.ID, Version: version})
+	by := callerOf(ctx)
+	defer s.turns.take(&by)() // a read has several copies of the value until it has answered
+	found, err := lookup(s.Server, by, command.ContextQuery{Session: session, ID: c.ID, Version: version})
 	if err != nil {
 		s.respondError(ctx, err)
 		return

@@ -19,8 +19,9 @@ const (
 	scarcePart     = 8
 	scarceBytesMax = 4 << 30
 	// usageEvery is the minimum time between two estimates of the space that users have, usageSoon if
-	// twice as much as is scarce is free.
-	usageEvery, usageSoon = time.Minute, 10 * time.Second
+	// twice as much as is scarce is free, and usageNow if half of what is free was written since the
+	// last one: it may have taken more than writtenPerByte.
+	usageEvery, usageSoon, usageNow = time.Minute, 10 * time.Second, time.Second
 	// writtenPerByte is the number of bytes that a byte of a message may take: in the log, and in the
 	// transcript or a context.
 	writtenPerByte = 2
@@ -55,7 +56,10 @@ func (s *storageShares) admit(tenant string, bytes int) *actor.Refusal {
 	defer s.mu.Unlock()
 	has, stored, free := s.usage.Of[tenant]+s.written[tenant], s.usage.Stored+s.sum, s.usage.Free-min(s.usage.Free, s.sum)
 	scarce, every := min(scarceBytesMax, (stored+free)/scarcePart), usageEvery
-	if free < 2*scarce {
+	switch {
+	case s.sum > free/2:
+		every = usageNow
+	case free < 2*scarce:
 		every = usageSoon
 	}
 	if now := s.now(); !s.reading && !s.closed && now.Sub(s.readAt) >= every {

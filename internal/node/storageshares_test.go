@@ -67,6 +67,31 @@ func TestUserWithMostOfTheDiskIsRefused(t *testing.T) {
 	}
 }
 
+// On a small disk a user fills what is free within seconds, and its messages may take more than is
+// estimated for them.
+func TestSpaceIsEstimatedAgainAfterMuchIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free := uint64(400 << 20)
+		s := newStorageShares(nil, slog.New(slog.DiscardHandler))
+		s.read = func() (store.Usage, error) {
+			return store.Usage{Free: free, Stored: 400<<20 - free, Of: map[string]uint64{"mallory": 400<<20 - free}}, nil
+		}
+		accepted := 0
+		for ; free > 4<<20 && s.admit("mallory", 1<<20) == nil; accepted++ {
+			free -= 3 << 20
+			<-time.After(100 * time.Millisecond)
+			synctest.Wait()
+		}
+		if free <= 4<<20 || accepted < 50 {
+			t.Errorf("%d MiB are free after %d messages", free>>20, accepted)
+		}
+		if r := s.admit("bob", 1<<20); r != nil {
+			t.Errorf("another user: %v", r)
+		}
+		s.close()
+	})
+}
+
 // Messages of clients are subject to the shares, and deletions are not.
 func TestMessagesTakeShareOfTheDisk(t *testing.T) {
 	n := openTestNode(t)
