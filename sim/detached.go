@@ -15,7 +15,8 @@ import (
 
 // In one of four simulations, scripts also make detached calls: "send agent[/key][@ms] {script}". The callee executes
 // the script. The outcome comes back as a message; its turn executes a short script that follows from
-// the outcome, and may make the call again: agents that answer each other for ever are bounded by the rounds.
+// the outcome, and may make the call again: agents that answer each other for ever are bounded by the rounds. "remind ms"
+// has the agent send itself a message. In one of three of these simulations, outcomes that wait have one turn.
 
 // detachedCalls knows the detached calls of a simulation by their events.
 type detachedCalls struct {
@@ -48,6 +49,9 @@ func (d *detachedCalls) kind(run actor.CallID) actor.Kind {
 // detachedCall draws a detached call of an agent that runs scripts.
 func (d generator) detachedCall(levels int, self string) instruction {
 	w := d.w
+	if w.entropy.Int(5) == 4 {
+		return instruction{verb: "remind", ms: 1 + w.entropy.Int(4000)}
+	}
 	o := d.call(levels, self)
 	agent, key, other := strings.Cut(o.name, "/")
 	if w.agentKind(agent) != actor.Native || w.plan.agent(agent) == nil {
@@ -100,6 +104,11 @@ func (o instruction) agentCallInput() []byte {
 	return invariant.Must(json.Marshal(in))
 }
 
+// reminder returns the input of remind for the instruction.
+func (o instruction) reminder() []byte {
+	return invariant.Must(json.Marshal(map[string]any{"text": "water the plants", "after": o.ms}))
+}
+
 // detachedAsk returns the ask of the instruction.
 func (o instruction) detachedAsk() actor.Ask {
 	return actor.Ask{Kind: actor.AskTool, Name: tools.AgentCall, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.agentCallInput()}}}
@@ -114,6 +123,8 @@ func scriptOf(message string) string {
 		} `json:"input"`
 	}
 	switch {
+	case strings.HasPrefix(message, `{"kind":"reminder"`):
+		return "sleep 10; say reminded"
 	case !strings.HasPrefix(message, `{"kind":"skill_`):
 		return message
 	case json.Unmarshal([]byte(message), &in) != nil:
@@ -129,7 +140,7 @@ func scriptOf(message string) string {
 // explainDelivered checks the first event of a run whose message is an outcome.
 func (s *judgedStep) explainDelivered(e *history.Event, u *shownEvent) {
 	same(s, u, "origin", u.Payload.Origin, actor.Agent.String())
-	if !strings.HasPrefix(u.Payload.Text, `{"kind":"skill_`) || runs.TextBytesMax < len(u.Payload.Text) {
+	if !strings.HasPrefix(u.Payload.Text, `{"kind":"skill_`) && !strings.HasPrefix(u.Payload.Text, `{"kind":"reminder"`) || runs.TextBytesMax < len(u.Payload.Text) {
 		s.fail("shows the outcome in run %s as %.80q", e.Call, u.Payload.Text)
 	}
 }

@@ -215,7 +215,11 @@ func drawPlan(c Entropy, o Options) Plan {
 	c.SetStream(planApprovals)
 	p.Approvals = c.Int(3) == 2 && !o.Plain && o.Team == nil
 	c.SetStream(planDetached)
-	p.Detached = c.Int(4) == 3 && !o.Plain && o.Team == nil
+	if p.Detached = c.Int(4) == 3 && !o.Plain && o.Team == nil; p.Detached && c.Int(3) == 2 {
+		for i := range p.Agents {
+			p.Agents[i].Coalesce = true
+		}
+	}
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)

@@ -25,6 +25,7 @@ import (
 //	step         instruction, or: all instruction | instruction | …    asked in one action
 //	instruction  call agent[/key][@ms] {script}
 //	             send agent[/key][@ms] {script}    detached call, see sim/detached.go
+//	             remind ms                     a message of the agent to itself
 //	             sleep ms, work name ms, once name ms (not idempotent), tool name
 //	             use name n                    declared tool, see sim/approvals.go
 //	             wait ms                       for the signal go
@@ -71,7 +72,7 @@ func (o instruction) String() string {
 			within = "@" + strconv.Itoa(o.ms)
 		}
 		return o.verb + " " + o.name + within + " {" + o.script + "}"
-	case "sleep", "wait", "big", "bad", "odd", "end":
+	case "sleep", "wait", "big", "bad", "odd", "end", "remind":
 		return o.verb + " " + strconv.Itoa(o.ms)
 	case "work", "once", "use":
 		return o.verb + " " + o.name + " " + strconv.Itoa(o.ms)
@@ -141,7 +142,7 @@ func parseInstruction(text string) (o instruction, err error) {
 			return o, fmt.Errorf("script: %.40q: want {script} after the agent", text)
 		}
 		o.script = rest[1 : len(rest)-1]
-	case "sleep", "wait", "big", "bad", "odd", "end":
+	case "sleep", "wait", "big", "bad", "odd", "end", "remind":
 		o.ms, err = strconv.Atoi(rest)
 	case "work", "once", "use":
 		name, ms, _ := strings.Cut(rest, " ")
@@ -322,6 +323,8 @@ func (o instruction) perform(t *agents.Turn) (err error) {
 		_, err = t.Call(o.name, o.script, agents.Within(d), agents.Operation(actor.HandleMessageFull))
 	case "send":
 		_, err = t.Tool(tools.AgentCall, o.agentCallInput())
+	case "remind":
+		_, err = t.Tool(tools.Remind, o.reminder())
 	case "sleep":
 		err = t.Sleep(d)
 	case "wait":
@@ -359,6 +362,8 @@ func (o instruction) ask() actor.Ask {
 		return actor.Ask{Kind: actor.AskCall, Name: o.name, Parts: actor.Text(o.script), Timeout: d}
 	case "send":
 		return o.detachedAsk()
+	case "remind":
+		return actor.Ask{Kind: actor.AskTool, Name: tools.Remind, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.reminder()}}}
 	case "sleep":
 		return actor.Ask{Kind: actor.AskSleep, Timeout: d}
 	case "wait":
