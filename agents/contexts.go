@@ -20,6 +20,7 @@ import (
 //
 //	m/<id>               description: ContextInfo
 //	c/<id>/<version>/<n> the n-th chunk of a version
+//	n/<number>           Note
 //	created              SessionCreated
 //
 // The content of a context is in no run event.
@@ -71,13 +72,16 @@ func (i *ContextInfo) Current() ContextVersion { return i.Versions[len(i.Version
 
 // Contexts returns the system agent that stores contexts.
 func Contexts() actor.Definition {
-	def := Define(actor.ContextAgent, "1", "Stores the contexts of a session.", Pure(Config{Name: actor.ContextAgent, Version: "1"}, contextStep))
+	def := Define(actor.ContextAgent, "1", "Stores the contexts and notes of a session.", Pure(Config{Name: actor.ContextAgent, Version: "1"}, contextStep))
 	def.System = true
 	return def
 }
 
 func contextStep(_ Config, state State) (Action, error) {
 	call := &state.Request.Call
+	if call.Operation == OpNote {
+		return noteStep(&state), nil
+	}
 	var in ContextCommand
 	if len(call.Parts) == 0 || json.Unmarshal(call.Parts[0].Bytes, &in, json.RejectUnknownMembers(true)) != nil || in.ID == "" {
 		return EndRefused(actor.Refuse(actor.Invalid, "want the description of a change of a context")), nil
@@ -111,7 +115,7 @@ func contextStep(_ Config, state State) (Action, error) {
 		action.StateUpdates = appendCreated(action.StateUpdates, &state)
 		return action, nil
 	}
-	return EndRefused(actor.Refuse(actor.Invalid, "want the operation %s or %s, got %.40q", OpContextPut, OpContextDelete, call.Operation)), nil
+	return EndRefused(actor.Refuse(actor.Invalid, "want the operation %s, %s or %s, got %.40q", OpContextPut, OpContextDelete, OpNote, call.Operation)), nil
 }
 
 func putContext(in *ContextCommand, info ContextInfo, found bool, value []byte, at actor.Time) Action {

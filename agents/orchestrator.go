@@ -30,9 +30,9 @@ import (
 // all answers so far.
 type orchestrator struct{ loop modelLoop }
 
-// orchestratorSteps is the maximum number of actions of a turn: two prompts, a stage for each step, and
-// the record of the answer.
-const orchestratorSteps = contract.ComponentsMax + 4
+// orchestratorSteps is the maximum number of actions of a turn: two prompts, for each step a stage and what its owner
+// noted, and the record of the answer.
+const orchestratorSteps = 2*contract.ComponentsMax + 4
 
 func (o orchestrator) next(_ Config, state State) (Action, error) {
 	t := orchestration{o: o, request: state.Request, answers: state.Answers}
@@ -51,6 +51,7 @@ type orchestration struct {
 	answers [][]actor.Answer // those that were not processed yet
 	kept    *plan            // what an earlier turn has asked the user about; nil: nothing
 	resumed bool             // the user has answered that
+	noted   SessionState     // what the agents of the session have noted so far
 	records []actor.Ask      // decisions that the next action records
 }
 
@@ -75,12 +76,18 @@ func (t *orchestration) classify() (contract.Intent, *Action) {
 	d.messages = append(d.messages, upstream.Message{Role: upstream.System, Text: t.instructions()})
 	d.messages = append(d.messages, upstream.TranscriptMessages(t.request.Transcript, contentOf)...)
 	d.messages = append(d.messages, upstream.Message{Role: upstream.User, Text: message})
-	for range 2 {
+	for n := range 2 {
 		if len(t.answers) == 0 {
 			action := t.o.loop.askModel(d)
+			if n == 0 && action.Done == nil {
+				action.Asks = append(action.Asks, readNoted(0))
+			}
 			return contract.Intent{}, &action
 		}
 		answer := t.answers[0][0]
+		if n == 0 {
+			t.setNoted(t.answers[0][1])
+		}
 		t.answers = t.answers[1:]
 		c, refusal := completionOf(t.o.loop.modelName(), answer)
 		if refusal != nil {
@@ -101,6 +108,21 @@ func (t *orchestration) classify() (contract.Intent, *Action) {
 		d.messages = append(d.messages, upstream.Message{Role: upstream.User, Text: d.latest})
 	}
 	return contract.Intent{Name: "unknown"}, nil
+}
+
+// readNoted asks for what the agents of the session have noted, after a number of stages.
+func readNoted(stages int) actor.Ask {
+	return Tool(tools.ReadSession, struct {
+		Stages int `json:"after_stages"`
+	}{stages})
+}
+
+// setNoted keeps what the agents of the session have noted. Without an answer it stays as it was.
+func (t *orchestration) setNoted(answer actor.Answer) {
+	var s SessionState
+	if answer.Refusal == nil && json.Unmarshal([]byte(contentOf(answer.Parts)), &s) == nil {
+		t.noted = s
+	}
 }
 
 // checkWorkflow returns the rule that an intent with an unknown workflow breaks.
@@ -164,6 +186,13 @@ func (t *orchestration) follow(intent contract.Intent) Action {
 	all := stages(p.Workflow.Steps)
 	t.records = []actor.Ask{decision}
 	for n := range len(all) - 1 {
+		if n > 0 && !stop && slices.Contains(p.Responses[all[n]:all[n+1]], nil) {
+			got, action := t.take("reading", readNoted(n))
+			if action != nil {
+				return *action
+			}
+			t.setNoted(got[0])
+		}
 		for range stageTries {
 			asks := slices.Clone(t.records)
 			var asked []int
@@ -450,6 +479,7 @@ func (p *plan) handOff(t *orchestration, i int) jsontext.Value {
 			w.Agents = append(w.Agents, s.Agent)
 		}
 	}
+	t.noted.addNotes(&w)
 	authors := map[actor.Role]contract.Author{actor.RoleUser: contract.ByUser, actor.RoleAssistant: contract.ByAgent}
 	for k := range t.request.Transcript {
 		m := &t.request.Transcript[k]

@@ -65,7 +65,8 @@ type desk struct {
 	records map[string]string // by tool
 	prompts []upstream.Prompt
 	state   []actor.StateItem
-	open    int // requests of a stage that are made, if not 0; others are refused; less than 0: none is
+	notes   func() []byte // what the agents have noted; nil, or without a text: it cannot be read
+	open    int           // requests of a stage that are made, if not 0; others are refused; less than 0: none is
 }
 
 func newDesk(t *testing.T, says ...string) *desk {
@@ -102,6 +103,14 @@ func (d *desk) answer(ask actor.Ask) actor.Answer {
 			return text(owner)
 		}
 		return actor.Answer{Refusal: actor.Refuse(actor.NotFound, "no agent is named cst")}
+	}
+	if ask.Name == tools.ReadSession {
+		if d.notes != nil {
+			if b := d.notes(); b != nil {
+				return text(string(b))
+			}
+		}
+		return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "no state of sessions")}
 	}
 	d.records[ask.Name] = string(ask.Parts[0].Bytes)
 	return text("{}")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // Bounds of a registry, its inputs and its results.
@@ -75,10 +76,12 @@ type Registry struct {
 	policy *Policy
 }
 
-// NewRegistry returns a registry that contains the tools with which agents call each other.
+// NewRegistry returns a registry that contains the tools with which agents call each other and share what they
+// know.
 func NewRegistry() *Registry {
 	r := &Registry{}
-	for _, t := range []Tool{callAgent(), agentCall(), agentPoll(), debateCall(), remind(), listAgents(), requestCapability(), record(RecordRoute, "Records a decision of an orchestrator."), record(RecordJoin, "Records how results were joined.")} {
+	builtin := []Tool{callAgent(), agentCall(), agentPoll(), debateCall(), remind(), listAgents(), requestCapability(), record(RecordRoute, "Records a decision of an orchestrator."), record(RecordJoin, "Records how results were joined.")}
+	for _, t := range append(builtin, sessionTools()...) {
 		if err := r.RegisterBuiltin(t); err != nil {
 			panic(err)
 		}
@@ -127,6 +130,14 @@ func (r *Registry) RegisterBuiltin(t Tool) error {
 	}
 	r.tools = slices.Insert(r.tools, at, t)
 	return nil
+}
+
+// Perform sets the handler of a tool of this package that a node performs. It is called while the registry is
+// built.
+func (r *Registry) Perform(name string, handler Handler) {
+	at, found := r.search(name)
+	invariant.Check(found && r.tools[at].Handler != nil, "the tool %s has no handler to replace", name)
+	r.tools[at].Handler = handler
 }
 
 // With returns a copy of the registry that has the declared tools as well, and the policy.

@@ -69,6 +69,10 @@ func (s taskRoutes) getState(ctx *fasthttp.RequestCtx) {
 	if err == nil {
 		found, err = lookup(s.server, by, command.TasksQuery{Session: name})
 	}
+	var shared command.SessionState
+	if err == nil {
+		shared, err = lookup(s.server, by, command.SessionStateQuery{Session: name})
+	}
 	if err != nil {
 		s.server.respondError(ctx, err)
 		return
@@ -77,7 +81,8 @@ func (s taskRoutes) getState(ctx *fasthttp.RequestCtx) {
 		Session string              `json:"session_id"`
 		Pending map[string]taskView `json:"pendingRequests"`
 		More    bool                `json:"more,omitzero"`
-	}{name, map[string]taskView{}, found.More}
+		Shared  jsontext.Value      `json:",embed"` // workflow, agents and notes
+	}{name, map[string]taskView{}, found.More, shared.JSON}
 	for i := range found.All {
 		out.Pending[found.All[i].Call.String()] = newTaskView(&found.All[i])
 	}

@@ -113,6 +113,7 @@ const (
 	tagWorking
 	tagMemory
 	tagSchedules
+	tagSessionState
 )
 
 func (e *encoder) query(q Query) {
@@ -237,6 +238,9 @@ func (e *encoder) query(q Query) {
 	case MemoryQuery:
 		e.Uint(tagMemory)
 		e.memoryQuery(&q)
+	case SessionStateQuery:
+		e.Uint(tagSessionState)
+		e.String(q.Session)
 	default:
 		e.Uint(0) // no query has this tag
 	}
@@ -308,6 +312,8 @@ func (d *decoder) query() Query {
 		return ChatPartQuery{d.CallID(), d.Bool()}
 	case tagMemory:
 		return d.memoryQuery()
+	case tagSessionState:
+		return SessionStateQuery{d.text()}
 	default:
 		d.Fail("unknown query %d", tag)
 		return nil
@@ -429,6 +435,9 @@ func (e *encoder) result(r Result) {
 	case Memory:
 		e.Uint(tagMemory)
 		e.Bytes(r.JSON)
+	case SessionState:
+		e.Uint(tagSessionState)
+		e.Bytes(r.JSON)
 	default:
 		e.Uint(0) // no result has this tag
 	}
@@ -498,6 +507,8 @@ func (d *decoder) result() Result {
 		return d.chatPart()
 	case tagMemory:
 		return Memory{d.Bytes(bytesMax)}
+	case tagSessionState:
+		return SessionState{d.Bytes(bytesMax)}
 	default:
 		d.Fail("unknown result %d", tag)
 		return nil

@@ -40,6 +40,8 @@ type (
 		Session, ID string
 		Version     uint64
 	}
+	// SessionStateQuery asks for what the agents of a session share.
+	SessionStateQuery struct{ Session string }
 )
 
 func (SessionsQuery) query() {}
@@ -47,15 +49,24 @@ func (SessionQuery) query()  {}
 func (MessagesQuery) query() {}
 func (ContextQuery) query()  {}
 
+func (SessionStateQuery) query() {}
+
 func (SessionsQuery) returns(Sessions) {}
 func (SessionQuery) returns(Session)   {}
 func (MessagesQuery) returns(Messages) {}
 func (ContextQuery) returns(Context)   {}
 
+func (SessionStateQuery) returns(SessionState) {}
+
 func (Sessions) result() {}
 func (Session) result()  {}
 func (Messages) result() {}
 func (Context) result()  {}
+
+func (SessionState) result() {}
+
+// SessionState is what the agents of a session share: a JSON object as clients and models get it.
+type SessionState struct{ JSON []byte }
 
 // Context is a version of a context.
 type Context struct {

@@ -40,6 +40,7 @@ type catalogSync struct {
 	attached  chan struct{} // closed by attach; announcements wait for it
 	memories  *memories     // set before attach; nil: the node does not remember
 	schedules *schedules    // set before attach; nil: the node sends no messages
+	commands  *Commands     // set before attach
 
 	mu       sync.Mutex
 	items    map[string][]byte
@@ -83,6 +84,7 @@ func loadCatalog(stored store.Reader, native []actor.Definition, reserved []stri
 	if err != nil {
 		return nil, err
 	}
+	c.registerSessionTools()
 	c.native = append(c.native, agents.Memory()...)
 	if err := c.registerMemory(remembers); err != nil {
 		return nil, err

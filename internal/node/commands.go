@@ -220,6 +220,11 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return read(ctx, c, &in.By, func(v View) (command.Messages, error) { return v.Messages(q) })
 	case command.ContextQuery:
 		return read(ctx, c, &in.By, func(v View) (command.Context, error) { return v.Context(q) })
+	case command.SessionStateQuery:
+		return read(ctx, c, &in.By, func(v View) (command.SessionState, error) {
+			s, err := v.SessionState(q.Session)
+			return command.SessionState{JSON: s.Encode()}, err
+		})
 	case command.ToolCallQuery:
 		return toolCommands{c}.call(ctx, &in.By, q.ID)
 	case command.ApprovalsQuery:

@@ -194,6 +194,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		return nil, err
 	}
 	n.Commands = NewCommands(e)
+	n.catalog.commands = n.Commands
 	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
 	n.Commands.toolTimeout = c.Limits.ToolTimeoutDefault
 	n.Commands.circuits = n.outbound.Circuits

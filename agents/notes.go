@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Notes are what the agents of a session tell each other: one entry each, in the state of the actor that
+// has the contexts of the session.
+//
+//		n/<number> Note
+//
+//	 1. An entry is that of one kind and name, the state of an agent that of the agent, and an entry without
+//	    a name that of its value. Noting it again replaces it in its place, with the next version.
+//	 2. Noting what an entry says already changes nothing, not even who noted it.
+const noteItem = "n/"
+
+// OpNote is the operation of actor.ContextAgent that notes an entry. The message is a Note without a
+// version.
+const OpNote = "session.note"
+
+// Bounds of the notes of a session.
+const (
+	NotesMax     = 100
+	NoteBytesMax = 4 << 10 // of a value
+)
+
+// The kinds of notes.
+const (
+	noteDecision   = "decision"
+	noteFinding    = "finding"
+	noteData       = "data"
+	noteConstraint = "constraint"
+	noteAssumption = "assumption"
+	noteState      = "state" // of the agent that notes it
+)
+
+var noteKinds = []string{noteDecision, noteFinding, noteData, noteConstraint, noteAssumption, noteState}
+
+// Note is an entry, with who noted its current version.
+type Note struct {
+	Kind    string         `json:"kind"`
+	Name    string         `json:"name,omitzero"`
+	Value   jsontext.Value `json:"value"`
+	Version uint64         `json:"version"`
+	Agent   string         `json:"agent_id"`
+	Run     string         `json:"run_id"`
+	At      string         `json:"at"`
+}
+
+// check returns the rule that a new entry breaks.
+func (n *Note) check() *actor.Refusal {
+	broken := func(field, format string, args ...any) *actor.Refusal {
+		r := actor.Refuse(actor.Invalid, "%s: %s: %s", tools.NoteSession, field, fmt.Sprintf(format, args...))
+		r.Field = field
+		return r
+	}
+	switch {
+	case !slices.Contains(noteKinds, n.Kind):
+		return broken("kind", "%.40q: want %s", n.Kind, orList(noteKinds))
+	case n.Kind == noteConstraint && n.Name == "":
+		return broken("name", "is missing: a constraint has one, such as budget")
+	case n.Kind == noteState && n.Name != "":
+		return broken("name", "want none: the state is that of the agent that notes it")
+	case len(n.Name) > titleMax || n.Name != "" && !actor.IsLine(n.Name):
+		return broken("name", "want a line of at most %d bytes", titleMax)
+	case n.Value.Compact() != nil:
+		return broken("value", "want JSON")
+	case len(n.Value) > NoteBytesMax:
+		return broken("value", "%d bytes, at most %d allowed: store it with /v1/context, and note its key", len(n.Value), NoteBytesMax)
+	case n.Value.Kind() == 'n' && n.Name == "" && n.Kind != noteState:
+		return broken("name", "is missing: name the entry that is removed")
+	}
+	return nil
+}
+
+// replaces reports whether a new entry takes the place of an old one.
+func (n *Note) replaces(old *Note) bool {
+	switch {
+	case n.Kind != old.Kind || n.Name != old.Name:
+		return false
+	case n.Kind == noteState:
+		return n.Agent == old.Agent
+	case n.Name == "":
+		return string(n.Value) == string(old.Value)
+	}
+	return true
+}
+
+// noteStep notes an entry.
+func noteStep(state *State) Action {
+	items, now := state.Request.ActorState, state.Request.At
+	var n Note
+	if err := json.Unmarshal([]byte(contentOf(state.Request.Call.Parts)), &n, json.RejectUnknownMembers(true)); err != nil {
+		return EndRefused(actor.Refuse(actor.Invalid, "%s: %v", tools.NoteSession, err))
+	}
+	if refusal := n.check(); refusal != nil {
+		return EndRefused(refusal)
+	}
+	n.Version, n.At = 1, runs.FormatTime(now)
+	all, numbers := readNotes(items)
+	status, removes, number := "noted", n.Value.Kind() == 'n', 1
+	if len(numbers) > 0 {
+		number = numbers[len(numbers)-1] + 1
+	}
+	switch at := slices.IndexFunc(all, func(old Note) bool { return n.replaces(&old) }); {
+	case at >= 0 && string(all[at].Value) == string(n.Value):
+		return Complete(fmt.Sprintf(`{"status":"unchanged","version":%d}`, all[at].Version))
+	case at >= 0:
+		n.Version, number, status = all[at].Version+1, numbers[at], "replaced"
+	case removes:
+		return Complete(`{"status":"unchanged"}`)
+	case len(all) >= NotesMax:
+		return EndRefused(actor.Refuse(actor.Budget, "%s: the session has %d entries, at most %d allowed: replace one by its kind and name, or remove one with the value null", tools.NoteSession, len(all), NotesMax))
+	}
+	item := actor.StateItem{Name: fmt.Sprintf("%s%08d", noteItem, number)}
+	answer := `{"status":"removed"}`
+	if !removes {
+		item.Value = invariant.Must(json.Marshal(n))
+		answer = fmt.Sprintf(`{"status":%q,"version":%d}`, status, n.Version)
+	}
+	action := Complete(answer)
+	action.StateUpdates = appendCreated([]actor.StateItem{item}, state)
+	return action
+}
+
+// readNotes returns the entries in the state of an actor, and their numbers.
+func readNotes(items []actor.StateItem) (all []Note, numbers []int) {
+	for i := range items {
+		text, ok := strings.CutPrefix(items[i].Name, noteItem)
+		var number int
+		var n Note
+		if !ok || json.Unmarshal(items[i].Value, &n) != nil {
+			continue
+		}
+		if _, err := fmt.Sscanf(text, "%d", &number); err == nil {
+			all, numbers = append(all, n), append(numbers, number)
+		}
+	}
+	return all, numbers
+}
+
+// SessionState is what the agents of a session share.
+type SessionState struct {
+	Workflow *WorkflowState        `json:"workflow"` // nil: none is under way, and none waits for the user
+	Agents   map[string]AgentState `json:"agents"`   // each that took part
+	Notes    []Note                `json:"notes"`
+}
+
+// AgentState is the state that an agent has noted of itself.
+type AgentState struct {
+	State   jsontext.Value `json:"state,omitzero"`
+	Version uint64         `json:"version,omitzero"`
+	Run     string         `json:"run_id,omitzero"`
+	At      string         `json:"at,omitzero"`
+}
+
+// WorkflowState is a workflow that is under way, or whose orchestrator has asked the user.
+type WorkflowState struct {
+	Agent    string      `json:"agent_id"`
+	Run      string      `json:"run_id,omitzero"` // under way
+	Question string      `json:"question,omitzero"`
+	Steps    []StepState `json:"steps"`
+}
+
+// StepState is a step of a workflow.
+type StepState struct {
+	Title      string `json:"title,omitzero"`
+	Capability string `json:"capability_code"`
+	Status     string `json:"status"` // of its response, WORKING, or WAITING until it is asked
+}
+
+// NewSessionState returns the state of a session from that of the actor that has its contexts, and the names of the
+// agents that took part.
+func NewSessionState(items []actor.StateItem, took []string) SessionState {
+	s := SessionState{Agents: map[string]AgentState{}, Notes: []Note{}}
+	for _, name := range took {
+		s.Agents[name] = AgentState{}
+	}
+	all, _ := readNotes(items)
+	for _, n := range all {
+		if n.Kind == noteState {
+			s.Agents[n.Agent] = AgentState{n.Value, n.Version, n.Run, n.At}
+		} else {
+			s.Notes = append(s.Notes, n)
+		}
+	}
+	return s
+}
+
+// Encode returns the JSON form.
+func (s *SessionState) Encode() []byte {
+	return invariant.Must(json.Marshal(s, json.Deterministic(true), jsontext.AllowInvalidUTF8(true)))
+}
+
+// KeptWorkflow returns the workflow that waits for the user in the state of an orchestrator; nil if none does.
+func KeptWorkflow(agent string, items []actor.StateItem) *WorkflowState {
+	p := readPlan(items)
+	if p == nil {
+		return nil
+	}
+	w := &WorkflowState{Agent: agent, Question: p.Question}
+	for i, s := range p.Workflow.Steps {
+		step := StepState{s.Title, s.Capability, "WAITING"}
+		if p.Responses[i] != nil {
+			step.Status = p.Responses[i].Status.String()
+		}
+		w.Steps = append(w.Steps, step)
+	}
+	return w
+}
+
+// StepOf returns the state of a request for a capability; false if the ask is another one. The answer is nil while
+// there is none.
+func StepOf(ask *actor.Ask, answer *actor.Answer) (s StepState, ok bool) {
+	var in struct {
+		Capability string `json:"capability_code"`
+	}
+	if ask.Kind != actor.AskTool || ask.Name != tools.RequestCapability || len(ask.Parts) == 0 || json.Unmarshal(ask.Parts[0].Bytes, &in) != nil {
+		return s, false
+	}
+	s = StepState{Capability: in.Capability, Status: "WORKING"}
+	if answer != nil {
+		var sent struct {
+			Status string `json:"status"`
+		}
+		switch {
+		case answer.Refusal != nil:
+			s.Status = contract.Refused("", answer.Refusal).Status.String()
+		case json.Unmarshal([]byte(contentOf(answer.Parts)), &sent) == nil:
+			s.Status = cmp.Or(sent.Status, contract.Success.String())
+		default:
+			s.Status = contract.Success.String()
+		}
+	}
+	return s, true
+}
+
+// addNotes adds what the agents of the session have noted to the work that is handed over.
+func (s *SessionState) addNotes(w *contract.Work) {
+	for _, n := range s.Notes {
+		text := string(n.Value)
+		if n.Value.Kind() == '"' {
+			_ = json.Unmarshal(n.Value, &text)
+		}
+		if n.Name != "" {
+			text = n.Name + ": " + text
+		}
+		switch n.Kind {
+		case noteDecision:
+			w.Decisions = append(w.Decisions, text)
+		case noteFinding:
+			w.Findings = append(w.Findings, text)
+		case noteData:
+			w.Data = append(w.Data, text)
+		case noteAssumption:
+			w.Assumptions = append(w.Assumptions, text)
+		case noteConstraint:
+			w.Constraints = append(w.Constraints, contract.Output{Name: n.Name, Value: n.Value})
+		}
+	}
+}

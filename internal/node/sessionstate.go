@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// noteTimeout is the time that the actor of a session's notes has for an entry.
+const noteTimeout = 30 * time.Second
+
+// SessionState returns what the agents of a session share.
+func (v View) SessionState(session string) (agents.SessionState, error) {
+	var items []actor.StateItem
+	var took []string
+	var workflow *agents.WorkflowState
+	ids, err := v.Log.SessionActors(v.Tenant, session)
+	for _, id := range ids {
+		var j store.Journal
+		if err == nil {
+			j, err = v.journal(id)
+		}
+		switch {
+		case err != nil:
+		case id.Agent == actor.ContextAgent:
+			items = j.ActorState
+		case !actor.IsSystemAgent(id.Agent):
+			took = append(took, id.Agent)
+			if w := workflowOf(id, &j); w != nil && (workflow == nil || w.Run != "") {
+				workflow = w
+			}
+		}
+	}
+	s := agents.NewSessionState(items, took)
+	s.Workflow = workflow
+	return s, orNotFound(err, session)
+}
+
+// workflowOf returns the workflow of an agent that is under way, or else the one that waits for the user.
+func workflowOf(id actor.ID, j *store.Journal) *agents.WorkflowState {
+	for _, run := range j.Runs {
+		w := agents.WorkflowState{Agent: id.Agent, Run: run.Call.ID.String()}
+		for i := range run.Steps {
+			for k := range run.Steps[i].Asks {
+				asked := &run.Steps[i].Asks[k]
+				if s, ok := agents.StepOf(&asked.Ask, asked.Answer); ok {
+					w.Steps = append(w.Steps, s)
+				}
+			}
+		}
+		if len(w.Steps) > 0 {
+			return &w
+		}
+	}
+	return agents.KeptWorkflow(id.Agent, j.ActorState)
+}
+
+// registerSessionTools sets the handlers of the tools with which the agents of a session share what they know.
+func (c *catalogSync) registerSessionTools() {
+	c.tools.Perform(tools.NoteSession, c.forRun(noteSession))
+	c.tools.Perform(tools.ReadSession, c.forRun(readSession))
+}
+
+// forRun returns the handler of a tool that is performed for the session of its run.
+func (c *catalogSync) forRun(perform func(context.Context, *Commands, *engine.ToolCall, []byte) ([]byte, error)) tools.Handler {
+	return func(ctx context.Context, input []byte) tools.Result {
+		select {
+		case <-c.attached:
+		case <-ctx.Done():
+			return tools.Refused(actor.Refuse(actor.Unavailable, "%v", ctx.Err()))
+		}
+		call, ok := engine.ToolCallOf(ctx)
+		if !ok {
+			return tools.Refused(actor.Refuse(actor.Unavailable, "the tool was not used by a run"))
+		}
+		result, err := perform(ctx, c.commands, &call, input)
+		var r *actor.Refusal
+		switch {
+		case errors.As(err, &r):
+			return tools.Refused(r)
+		case err != nil:
+			return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
+		}
+		return tools.JSON(result)
+	}
+}
+
+// noteSession notes an entry. A repeat after a crash changes nothing that was noted since.
+func noteSession(ctx context.Context, c *Commands, by *engine.ToolCall, input []byte) ([]byte, error) {
+	var in struct {
+		Kind  string         `json:"kind"`
+		Name  string         `json:"name"`
+		Value jsontext.Value `json:"value"`
+	}
+	if err := json.Unmarshal(input, &in); err != nil {
+		return nil, actor.Refuse(actor.Invalid, "%s: %v", tools.NoteSession, err)
+	}
+	of := &by.Call
+	body := invariant.Must(json.Marshal(agents.Note{Kind: in.Kind, Name: in.Name, Value: in.Value, Agent: of.To.Agent, Run: of.ID.String()}))
+	if c.storage != nil {
+		if r := c.storage.admit(of.To.Tenant, len(body)); r != nil {
+			return nil, r
+		}
+	}
+	a, err := c.engine.Ask(ctx, actor.Call{ID: c.engine.NewCallID(), To: actor.ID{Tenant: of.To.Tenant, Agent: actor.ContextAgent, Key: of.To.Key}, Operation: agents.OpNote,
+		Principal: of.Principal, Origin: actor.System, Left: noteTimeout, Parts: actor.Text(string(body)),
+		Idempotency: actor.Idempotency{Principal: of.Principal, Route: tools.NoteSession, Key: by.ID.String(), Body: actor.HashOf(body)}})
+	switch {
+	case err != nil:
+		return nil, errorOf(err)
+	case a.Reply.Refusal != nil:
+		return nil, a.Reply.Refusal
+	case len(a.Reply.Parts) != 1:
+		return nil, actor.Refuse(actor.Unavailable, "%s: no answer in time; repeat it: it is performed once", tools.NoteSession)
+	}
+	return a.Reply.Parts[0].Bytes, nil
+}
+
+// readSession reads all entries, and the state of each agent.
+func readSession(ctx context.Context, c *Commands, by *engine.ToolCall, _ []byte) ([]byte, error) {
+	found, err := c.Lookup(ctx, command.Lookup{By: actor.Principal{Tenant: by.Call.To.Tenant}, Query: command.SessionStateQuery{Session: by.Call.To.Key}})
+	if err != nil {
+		return nil, err
+	}
+	return found.(command.SessionState).JSON, nil
+}
