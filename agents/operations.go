@@ -74,8 +74,12 @@ func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
 			return change{}, refusal
 		}
 		return s.deleteTool(name)
+	case OpPutCapability:
+		return s.putCapability(body)
+	case OpDeleteCapability:
+		return s.deleteCapability(body)
 	default:
-		all := []string{OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, OpIssue, OpPutTool, OpDeleteTool}
+		all := []string{OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, OpIssue, OpPutTool, OpDeleteTool, OpPutCapability, OpDeleteCapability}
 		return change{}, actor.Refuse(actor.Invalid, "want operation %s, got %.40q", strings.Join(all, ", "), operation)
 	}
 }

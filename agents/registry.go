@@ -33,6 +33,9 @@ const (
 
 	OpPutTool    = "tool.put"    // definition of a tool: tools.Declared
 	OpDeleteTool = "tool.delete" // {"tool_name"}
+
+	OpPutCapability    = "capability.put"    // a row of the catalog
+	OpDeleteCapability = "capability.delete" // {"capability_code"}
 )
 
 // ToolAnnounce is the tool with which the registry publishes a change to its node:

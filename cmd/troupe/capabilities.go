@@ -4,18 +4,25 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"net/http"
+	"os"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/agents"
 )
 
-// CapabilitiesCmd groups the commands that show what agents do for others.
+// CapabilitiesCmd groups the commands about what agents do for others.
 type CapabilitiesCmd struct {
-	List CapabilitiesListCmd `cmd:"" help:"List the capabilities of a server, with the agents that own them."`
-	Show CapabilitiesShowCmd `cmd:"" help:"Show a capability with its schemas."`
+	List   CapabilitiesListCmd   `cmd:"" help:"List the capabilities of a server, with the agents that own them."`
+	Show   CapabilitiesShowCmd   `cmd:"" help:"Show a capability with its schemas."`
+	Add    CapabilitiesAddCmd    `cmd:"" help:"Create or change a capability of agents by its file."`
+	Delete CapabilitiesDeleteCmd `cmd:"" help:"Take a capability from all agents that own it."`
 }
 
 // CapabilitiesListCmd lists capabilities.
@@ -77,9 +84,90 @@ func (CapabilitiesShowCmd) Help() string {
 
 // Run executes the command.
 func (c *CapabilitiesShowCmd) Run(s streams) error {
-	if strings.Trim(c.Code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
-		return fmt.Errorf("%.80q is no code of a capability: want capitals, digits and '_' such as DOC_GENERATE", c.Code)
+	path, err := capabilityPath(c.Code)
+	if err != nil {
+		return err
 	}
-	body, err := c.client().get("/v1/capabilities/" + c.Code)
+	body, err := c.client().get(path)
 	return printJSONOrError(s.out, body, err)
+}
+
+// capabilityPath returns the path of a capability.
+func capabilityPath(code string) (string, error) {
+	if code == "" || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
+		return "", fmt.Errorf("%.80q is no code of a capability: want capitals, digits and '_' such as DOC_GENERATE", code)
+	}
+	return "/v1/capabilities/" + code, nil
+}
+
+// CapabilitiesAddCmd creates or changes a capability.
+type CapabilitiesAddCmd struct {
+	ServerFlags
+	File string `arg:"" type:"path" help:"File of the capability: JSON as 'capabilities show' prints it."`
+	JSON bool   `help:"Print the JSON response of the server."`
+}
+
+// Help returns the text shown below the flags.
+func (CapabilitiesAddCmd) Help() string {
+	return `The agents in owner_agents become its owners, and no others; without owner_agents these stay. All of them are changed at once.
+An agent of a file has what its file says again at the next start. Needs the scope agents, and admin for agents of others.
+
+Examples:
+  troupe capabilities show DOC_GENERATE > doc.json
+  troupe capabilities add doc.json`
+}
+
+// Run executes the command.
+func (c *CapabilitiesAddCmd) Run(s streams) error {
+	file, err := os.ReadFile(c.File)
+	if err != nil {
+		return err
+	}
+	var row struct {
+		Code string `json:"capability_code"`
+	}
+	if err := json.Unmarshal(file, &row); err != nil {
+		return fmt.Errorf("%s: %w", c.File, err)
+	}
+	path, err := capabilityPath(row.Code)
+	if err != nil {
+		return fmt.Errorf("%s: capability_code: %w", c.File, err)
+	}
+	_, body, err := c.client().do(context.Background(), http.MethodPut, path, file)
+	if err != nil || c.JSON {
+		return printJSONOrError(s.out, body, err)
+	}
+	out, err := readPutAnswer(s, body)
+	if err == nil {
+		_, err = fmt.Fprintf(s.err, "capability %s %s\n", row.Code, out.effect())
+	}
+	return err
+}
+
+// CapabilitiesDeleteCmd deletes a capability.
+type CapabilitiesDeleteCmd struct {
+	OwnerFlags
+	Code string `arg:"" help:"Code of the capability, such as DOC_GENERATE."`
+}
+
+// Help returns the text shown below the flags.
+func (CapabilitiesDeleteCmd) Help() string {
+	return `Its owners no longer declare it; requests for it are refused. Requests that were made are answered.
+The owner of the data folder deletes any capability with --data, also while the server runs.
+
+Examples:
+  troupe capabilities delete DOC_GENERATE
+  troupe capabilities delete DOC_GENERATE --data data`
+}
+
+// Run executes the command.
+func (c *CapabilitiesDeleteCmd) Run(s streams) error {
+	path, err := capabilityPath(c.Code)
+	if err == nil {
+		err = c.deleteFromRegistry(s, path, agents.OpDeleteCapability, map[string]string{"capability_code": c.Code})
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(s.err, "capability %s is deleted\n", c.Code)
+	}
+	return err
 }

@@ -265,7 +265,7 @@ func newExampleFolder(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	for name, text := range map[string]string{"old/forgets.jsonl": "", "troupe.toml": "agents = \"examples/team\"\n", "bin/wasm/writer.toml": "name = \"writer\"\n", "scout.json": `{"prompt": "Look around."}`,
+	for name, text := range map[string]string{"old/forgets.jsonl": "", "troupe.toml": "agents = \"examples/team\"\n", "bin/wasm/writer.toml": "name = \"writer\"\n", "scout.json": `{"prompt": "Look around."}`, "doc.json": `{"capability_code": "DOC_GENERATE", "description": "Writes a document."}`,
 		"weather.toml": "[tool]\ntool_name = \"weather.get\"\nurl = \"http://127.0.0.1:9000/w\"\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -302,6 +302,8 @@ var parsedOnly = map[string]string{
 	"tools show":    "the tests of tools show one that exists",
 	"tools delete":  "the tests of tools delete one that exists",
 	"tokens create": "needs an operator's key, which TestTokensCreate has",
+
+	"capabilities delete": "the tests of capabilities delete one that exists",
 
 	"tools accept": "the tests of tools accept a list that exists",
 }

@@ -223,9 +223,9 @@ func (m *authorization) request(d *testGateway, r routeRight, c credential, user
 		if status != 201 { // the row of POST /v1/tools reports it
 			m.prepare("POST", "/v1/tools", tool)
 		}
-	case strings.Contains(path, "{doomed}"):
+	case strings.Contains(path, "{doomed}"), strings.Contains(path, "{capability}"):
 		m.doomed++
-		agent := fmt.Sprintf(`{"name":"doomed-%d"}`, m.doomed)
+		agent := fmt.Sprintf(`{"name":"doomed-%d","provides":[{"code":"DOOMED_%d","description":"d"}]}`, m.doomed, m.doomed)
 		status := 0
 		if c.name != "" {
 			status, _, _ = d.do("POST", "/v1/agents"+c.query, agent, c.headers...)
@@ -249,7 +249,7 @@ func (m *authorization) request(d *testGateway, r routeRight, c credential, user
 		m.decode(m.prepare("POST", "/v1/keys", `{"scopes":["read"]}`), &key)
 	}
 	method, _, _ = strings.Cut(r.route, " ")
-	fill := strings.NewReplacer("{run}", m.run, "{session}", session, "{doomed}", fmt.Sprint("doomed-", m.doomed), "{key}", key.ID,
+	fill := strings.NewReplacer("{run}", m.run, "{session}", session, "{doomed}", fmt.Sprint("doomed-", m.doomed), "{capability}", fmt.Sprint("DOOMED_", m.doomed), "{key}", key.ID,
 		"{tool}", fmt.Sprint("doomed-", m.doomed), "{approval}", m.approval, "{call}", "tc_"+strings.TrimPrefix(m.approval, "ap_"))
 	return method, fill.Replace(path), fill.Replace(r.body)
 }

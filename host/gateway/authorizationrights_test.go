@@ -78,7 +78,7 @@ const refusedRunToken = `"code":"forbidden"`
 // and has an effect.
 type routeRight struct {
 	route, right string
-	path, body   string // {run}, {session}, {context}, {doomed}, {beats}, {tool}, {approval}, {call} and {key} are replaced by a run that waits, its session, a context, an agent, an external agent, a tool, an approval, a tool call and a key
+	path, body   string // {run}, {session}, {context}, {doomed}, {capability}, {beats}, {tool}, {approval}, {call} and {key} are replaced by a run that waits, its session, a context, an agent, its capability, an external agent, a tool, an approval, a tool call and a key
 	status       int
 	ownership    ownership
 }
@@ -103,6 +103,8 @@ var routeRights = []routeRight{
 	{"GET /v1/agents/{id}", "see agents", "/v1/agents/helper", "", 200, shared},
 	{"GET /v1/capabilities", "see agents", "/v1/capabilities", "", 200, shared},
 	{"GET /v1/capabilities/{id}", "see agents", "/v1/capabilities/DOC_GENERATE", "", 200, shared},
+	{"PUT /v1/capabilities/{id}", "create agents", "/v1/capabilities/{capability}", `{"description":"other"}`, 200, shared},
+	{"DELETE /v1/capabilities/{id}", "delete agents", "/v1/capabilities/{capability}", "", 200, shared},
 	{"GET /v1/schemas/{id}", "see agents", "/v1/schemas/request", "", 200, shared},
 	{"POST /v1/agents", "create agents", "/v1/agents", `{"name":"made"}`, 201, shared},
 	{"POST /v1/agents/register", "register agents", "/v1/agents/register", `{"agent_id":"registered","endpoint":"http://127.0.0.1:1"}`, 201, shared},

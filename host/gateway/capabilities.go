@@ -6,15 +6,19 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/client"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // fulfilTimeout ends the wait for the response to a request of the contract. The run ends earlier, unless
@@ -79,7 +83,7 @@ func (s capabilityRoutes) get(ctx *fasthttp.RequestCtx) {
 	by := callerOf(ctx)
 	code, catalog := pathParam(ctx, "id"), clientOf(s.server, &by).Catalog(&s.server.capabilities, all)
 	if _, unknown := catalog.Find(code); unknown != nil {
-		newProblem(http.StatusNotFound, "not_found", "no such capability", unknown.Rule+"; GET /v1/capabilities lists those of this server").write(ctx)
+		noCapability(unknown).write(ctx)
 		return
 	}
 	for _, c := range catalog.All() {
@@ -87,6 +91,54 @@ func (s capabilityRoutes) get(ctx *fasthttp.RequestCtx) {
 			respondJSON(ctx, http.StatusOK, newCapabilityView(&c))
 		}
 	}
+}
+
+// put makes the agents of a row of the catalog its owners, all at once.
+func (s capabilityRoutes) put(ctx *fasthttp.RequestCtx) {
+	code := pathParam(ctx, "id")
+	row, p := decodeBody(ctx, func(b []byte) (map[string]jsontext.Value, *actor.Refusal) {
+		var in map[string]jsontext.Value
+		r := ingress.Decode(b, &in)
+		if named, ok := in[capabilityCode]; r == nil && ok && string(named) != strconv.Quote(code) {
+			r = actor.Refuse(actor.Invalid, "%s: want %.80s, as in the path, or no value", capabilityCode, code)
+			r.Field = capabilityCode
+		}
+		return in, r
+	})
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	row[capabilityCode] = invariant.Must(json.Marshal(code))
+	putInRegistry(s.server, ctx, agents.OpPutCapability, invariant.Must(json.Marshal(row, json.Deterministic(true))))
+}
+
+// delete takes a capability from all of its owners.
+func (s capabilityRoutes) delete(ctx *fasthttp.RequestCtx) {
+	all, err := s.server.agents(ctx)
+	if err != nil {
+		s.server.respondError(ctx, err)
+		return
+	}
+	by := callerOf(ctx)
+	code, p := pathParam(ctx, "id"), requireEmptyBody(ctx)
+	if _, unknown := clientOf(s.server, &by).Catalog(&s.server.capabilities, all).Find(code); p == nil && unknown != nil {
+		p = noCapability(unknown)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	body := invariant.Must(json.Marshal(map[string]string{capabilityCode: code}))
+	if answer, stop := s.server.callRegistry(ctx, agents.OpDeleteCapability, body); !stop {
+		respond(ctx, http.StatusOK, answer)
+	}
+}
+
+const capabilityCode = "capability_code"
+
+func noCapability(unknown *contract.Violation) *problem {
+	return newProblem(http.StatusNotFound, "not_found", "no such capability", unknown.Rule+"; GET /v1/capabilities lists those of this server")
 }
 
 // schema answers with a JSON Schema of the contract.

@@ -22,7 +22,7 @@
 //	POST            /v1/agents/{id}/messages
 //	POST            /v1/agents/{id}/skills/{skill}:invoke
 //	GET             /v1/capabilities
-//	GET             /v1/capabilities/{id}
+//	GET PUT DELETE  /v1/capabilities/{id}
 //	GET             /v1/schemas/{id}
 //	GET             /v1/runs
 //	GET             /v1/runs/{id}

@@ -83,6 +83,8 @@ func (s *Server) routes() []route {
 
 		{get, "/v1/capabilities", read, page, capabilityRoutes{s}.list},
 		{get, "/v1/capabilities/{id}", read, nil, capabilityRoutes{s}.get},
+		{put, "/v1/capabilities/{id}", agents, nil, capabilityRoutes{s}.put},
+		{del, "/v1/capabilities/{id}", agents, nil, capabilityRoutes{s}.delete},
 		{get, "/v1/schemas/{id}", read, nil, capabilityRoutes{s}.schema},
 
 		{get, "/v1/runs", read, slices.Concat(page, user, ingress.RunParams), s.listRuns},

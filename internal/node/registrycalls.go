@@ -97,7 +97,7 @@ func (r registryCalls) invoke(ctx context.Context, e *engine.Engine, by actor.Pr
 			r.Give(key, 1)
 		}()
 		ask := e.Ask
-		if slices.Contains([]string{agents.OpDelete, agents.OpRevokeKey, agents.OpDeleteTool}, call.Operation) {
+		if slices.Contains([]string{agents.OpDelete, agents.OpRevokeKey, agents.OpDeleteTool, agents.OpDeleteCapability}, call.Operation) {
 			ask = e.AskDeletion
 		}
 		a, err := ask(waiting, call)

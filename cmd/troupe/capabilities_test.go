@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A capability is changed by the file that show prints, for the agents in it.
+func TestCapabilityIsChangedByItsFile(t *testing.T) {
+	s := startServer(t, filepath.Join(t.TempDir(), "data"))
+	for _, body := range []string{`{"name":"ann","provides":[{"code":"ANL_NPV","description":"worth today"}]}`, `{"name":"bob"}`} {
+		if code, err := s.request("POST", "/v1/agents", body, "", new(any)); code != 201 || err != nil {
+			t.Fatal(code, err)
+		}
+	}
+	run := func(want string, args ...string) string {
+		t.Helper()
+		code, out, stderr := runProgram(t, append([]string{"capabilities"}, append(args, "--server", s.url)...)...)
+		if (code != 0) != strings.HasPrefix(want, "!") || !strings.Contains(stderr+out, strings.TrimPrefix(want, "!")) {
+			t.Fatalf("%v: %d %s%s, want %s", args, code, out, stderr, want)
+		}
+		return out
+	}
+	file := filepath.Join(t.TempDir(), "npv.json")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shown := run("worth today", "show", "ANL_NPV")
+	write(shown)
+	run("capability ANL_NPV is changed", "add", file) // the time, which is now named
+	run("capability ANL_NPV is unchanged", "add", file)
+	write(strings.NewReplacer(`"ann"`, `"ann","bob"`, "worth today", "worth now").Replace(shown))
+	run("capability ANL_NPV is changed", "add", file)
+	if out := run("worth now", "list"); !strings.Contains(out, "ann, bob") {
+		t.Errorf("got %s", out)
+	}
+	write(`{"capability_code":"anl","description":"d"}`)
+	run("!capability_code", "add", file)
+	write(`{"capability_code":"ANL_NPV"}`)
+	run("!description", "add", file)
+	run("capability ANL_NPV is deleted", "delete", "ANL_NPV")
+	run("!no registered capability", "delete", "ANL_NPV")
+	run("no capabilities", "list")
+}
