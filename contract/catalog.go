@@ -285,9 +285,9 @@ func (c *Catalog) ReadResponse(answer []actor.Part, id, code string) (Response, 
 	return k.readResponse(answer, id)
 }
 
-// ReadResponse is Catalog.ReadResponse for a capability that no catalog has compiled.
-func ReadResponse(answer []actor.Part, id string, k *actor.Capability) (Response, *Violation) {
-	output, err := tools.NewObjectSchema(k.Code, cmp.Or(k.Output, anyObject))
+// ReadResponse is Catalog.ReadResponse for a capability that is in the table of agents, and in no catalog.
+func ReadResponse(answer []actor.Part, id string, k *actor.Capability, agents *tools.Agents) (Response, *Violation) {
+	output, err := agents.Schema(k.Code, cmp.Or(k.Output, anyObject))
 	if err != nil { // the registry has accepted it
 		return Response{ID: id}, violation(OutputViolation, "", "output schema: %v", err)
 	}

@@ -134,7 +134,7 @@ func checkCapability(agents *tools.Agents, run actor.CallID, a *store.Asked, rep
 	if capability == nil {
 		return nil
 	}
-	if _, broken := contract.ReadResponse(reply.Parts, tools.CapabilityRequestID(run, a.Ask.Parts[0].Bytes), capability); broken != nil {
+	if _, broken := contract.ReadResponse(reply.Parts, tools.CapabilityRequestID(run, a.Ask.Parts[0].Bytes), capability, agents); broken != nil {
 		return broken.Refusal()
 	}
 	return nil

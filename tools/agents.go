@@ -43,6 +43,27 @@ type Agents struct {
 	sorted []*actor.Definition // by ID; without system agents
 	byID   map[string]*actor.Definition
 	byName map[string][]string // IDs by display name, sorted
+
+	schemas map[schemaOf]*ObjectSchema // of capabilities that were asked for; see Schema
+}
+
+type schemaOf struct{ capability, text string }
+
+// Schema returns the compiled schema of a capability. It is compiled at the first request, and not for every
+// capability, because most cells ask for few. Only the cell that has the table may call it.
+func (a *Agents) Schema(capability, text string) (*ObjectSchema, error) {
+	key := schemaOf{capability, text}
+	if s := a.schemas[key]; s != nil {
+		return s, nil
+	}
+	s, err := NewObjectSchema(capability, text)
+	if err == nil {
+		if a.schemas == nil {
+			a.schemas = map[schemaOf]*ObjectSchema{}
+		}
+		a.schemas[key] = s
+	}
+	return s, err
 }
 
 // NewAgents returns the table of the current definitions. It refers to them and does

@@ -55,3 +55,22 @@ func TestListedAgentsAreOfOperatorAndOwn(t *testing.T) {
 		}
 	}
 }
+
+// The schema of a capability is compiled once for a table of agents.
+func TestSchemaOfCapabilityIsCompiledOnce(t *testing.T) {
+	a := tools.NewAgents(nil)
+	first, err := a.Schema("ANL_NPV", `{"type":"object","required":["x"]}`)
+	again, _ := a.Schema("ANL_NPV", `{"type":"object","required":["x"]}`)
+	changed, _ := a.Schema("ANL_NPV", `{"type":"object"}`)
+	if err != nil || first != again || first == changed {
+		t.Errorf("got %p %p %p, %v", first, again, changed, err)
+	}
+	if r := first.Check([]byte("{}")); r == nil || changed.Check([]byte("{}")) != nil {
+		t.Errorf("got %v", r)
+	}
+	for range 2 {
+		if _, err := a.Schema("ANL_NPV", `{"type":"string"}`); err == nil {
+			t.Error("a schema of no object is accepted")
+		}
+	}
+}

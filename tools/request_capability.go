@@ -100,7 +100,7 @@ func planRequestCapability(input []byte, ec ExecutionContext) (actor.Ask, *Resul
 		return refuse(refusal)
 	}
 	if capability.Input != "" {
-		schema, err := NewObjectSchema(in.Code, capability.Input)
+		schema, err := ec.Agents.Schema(in.Code, capability.Input)
 		if err != nil { // the registry has accepted it
 			return refuse(actor.Refuse(actor.Unavailable, "%s: %v", in.Code, err))
 		}
