@@ -456,7 +456,7 @@ func (p *plan) handOff(t *orchestration, i int) jsontext.Value {
 	for p.Workflow.Steps[began].Parallel {
 		began--
 	}
-	w := contract.Work{Session: call.To.Key, User: call.Principal, Request: p.Request,
+	w := contract.Work{Session: call.To.Key, User: call.Principal, Request: p.Request, History: "/v1/sessions/" + call.To.Key + "/messages?agent=" + call.To.Agent,
 		Position: contract.Position{Step: i + 1, Of: len(p.Workflow.Steps), Name: p.Workflow.Steps[i].Title}}
 	if t.spec().Code != "" {
 		w.Agents = append(w.Agents, t.spec().Code)

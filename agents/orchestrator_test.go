@@ -190,7 +190,7 @@ func TestWorkflowIsAskedByStages(t *testing.T) {
 		}
 	}
 	want = `{"session_id":"s-1","original_request":"Help me enter the market.","workflow_position":"Step 3 of 4 (Market)","prior_agents":["ORC","CST"],` +
-		`"prior_outputs":{"frame":{"scenarios":["low","high"],"lead":{"name":"low"},"text":"Two scenarios."}},"constraints":{},"messages":[{"role":"user","content":"Help me enter the market."}]}`
+		`"prior_outputs":{"frame":{"scenarios":["low","high"],"lead":{"name":"low"},"text":"Two scenarios."}},"constraints":{},"history_ref":"/v1/sessions/s-1/messages?agent=planner","messages":[{"role":"user","content":"Help me enter the market."}]}`
 	if d.context["CHA_SIZE"] != want {
 		t.Errorf("handed over %s\nwant        %s", d.context["CHA_SIZE"], want)
 	}
