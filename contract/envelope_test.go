@@ -295,3 +295,19 @@ func TestRulesOfResponses(t *testing.T) {
 		}
 	}
 }
+
+// An answer of 2 MiB is refused, whatever it is, and its request gets a response that says so.
+func TestLongAnswerIsRefused(t *testing.T) {
+	long := strings.Repeat("x", 2<<20)
+	for name, answer := range map[string]string{
+		"text": long, "result": `{"npv":"` + long + `"}`, "envelope": `{"status":"SUCCESS","confidence_level":"HIGH","result_json":{"npv":"` + long + `"}}`, "fenced": "```json\n{\"npv\":\"" + long + "\"}\n```",
+	} {
+		r, broken := DecodeResponse(answer, "r-1", DefaultLevels())
+		if broken == nil || broken.Code != OutputViolation || !strings.Contains(broken.Rule, "exceed the maximum of") {
+			t.Fatalf("%s: got %v with a result of %d bytes", name, broken, len(r.Result))
+		}
+		if out := Invalid("r-1", broken); out.Check() != nil || out.Status != Failed || len(out.Encode()) > 1<<10 {
+			t.Errorf("%s: %s", name, out.Encode())
+		}
+	}
+}
