@@ -32,6 +32,7 @@ const repeatWait = 2 * time.Second
 type repetition struct {
 	recorded int                  // number of asks of the step when the agent was invoked last
 	made     map[int]actor.CallID // of those, the ones that the agent has made again, with the signal that did it
+	late     map[actor.CallID]int // signals that made asks again in former invocations, with the ask: a copy may still come
 	waiting  []waitingSignal
 	accepted bool // a person has seen what was performed, so the agent may end without asking for it again
 }
@@ -62,6 +63,18 @@ func (r *repetition) find(asks []store.Asked, kind actor.AskKind, out *actor.Ask
 		}
 	}
 	return -1
+}
+
+// findSignal returns the ask that a signal has made again, if this is a retry of the signal. In a former
+// invocation it made one too: the retry must not stand for an equal ask of this one.
+func (r *repetition) findSignal(asks int, id actor.CallID) (ask int, found bool) {
+	for i := range asks {
+		if by, ok := r.made[i]; ok && by == id {
+			return i, true
+		}
+	}
+	ask, found = r.late[id]
+	return ask, found
 }
 
 // missingEffect returns the first missing ask that may have had an effect, or may still have
@@ -123,7 +136,17 @@ type repeats struct {
 // begin begins another invocation of the turn's agent.
 func (r repeats) begin() {
 	r.drop(agentEnded)
-	r.turn.repetition = repetition{recorded: len(r.turn.run.Last()), accepted: r.turn.repetition.accepted}
+	before := &r.turn.repetition
+	next := repetition{recorded: len(r.turn.run.Last()), late: before.late, accepted: before.accepted}
+	for i := range r.turn.run.Last() {
+		if by, ok := before.made[i]; ok {
+			if next.late == nil {
+				next.late = map[actor.CallID]int{}
+			}
+			next.late[by] = i
+		}
+	}
+	r.turn.repetition = next
 }
 
 // interrupt decides about an invocation that outlived its cell. A first invocation continues,
@@ -164,11 +187,9 @@ func (r repeats) take(call *actor.Call, ask *actor.Ask, durable bool) bool {
 	if again.recorded == 0 || t.run.Parked != "" {
 		return false
 	}
-	for i := range asks {
-		if by, ok := again.made[i]; ok && by == call.ID { // a retry of the signal
-			r.answer(i, call)
-			return true
-		}
+	if i, ok := again.findSignal(len(asks), call.ID); ok {
+		r.answer(i, call)
+		return true
 	}
 	out := r.plan(ask)
 	if call.Idempotency.IsZero() {

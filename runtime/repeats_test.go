@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,6 +188,29 @@ func TestRequestOfFormerInvocation(t *testing.T) {
 		if got := len(n.asks(run)) - before; got != c.recorded {
 			t.Errorf("invocations %v: %d requests recorded, want %d", c.invocations, got, c.recorded)
 		}
+	}
+}
+
+// A copy of a request that comes after a further invocation has begun gets the answer of the first copy. It
+// does not stand for an equal request of that invocation, so nothing is performed once more.
+func TestLateCopyOfRepeatedRequest(t *testing.T) {
+	n, run := repeatingNode(t)
+	n.add(run, "helper a")
+	n.add(run, "helper a")
+	n.advance(30 * time.Second)
+	n.restart(1)
+	n.drain()
+	n.want(n.add(run, "helper a"), "slept")
+	request := n.calls[len(n.calls)-1]
+	i := slices.IndexFunc(n.external, func(e externalCall) bool { _, ok := e.effect.Op.(Invoke); return ok })
+	n.sendPiece(n.external[i], actor.Piece{Retry: actor.RefuseUnavailable(0, "the connection was reset")})
+	n.resend(request)
+	n.want(request.ID, "slept")
+	for range 2 {
+		n.want(n.add(run, "helper a"), "slept")
+	}
+	if got := n.asks(run); len(got) != 2 {
+		t.Errorf("got requests %q, want 2", got)
 	}
 }
 
