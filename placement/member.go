@@ -105,6 +105,12 @@ func (m *Member) Answered(r Request, a Answer) (c Change) {
 	return c
 }
 
+// Dropped notes that the member is about to release a log: it serves it no longer. No request MUST be
+// unanswered then, since its answer would give the log back.
+func (m *Member) Dropped(log uint16) {
+	m.held = slices.DeleteFunc(m.held, func(h Held) bool { return h.Log == log })
+}
+
 func ownerOf(all []Owner, log uint16) Owner {
 	for _, o := range all {
 		if o.Log == log {

@@ -80,6 +80,22 @@ func TestMemberEnds(t *testing.T) {
 	}
 }
 
+// A log that the member has released is not missed, and may come back under a later epoch.
+func TestReleasedLogComesBack(t *testing.T) {
+	m := NewMember("a", "", Default)
+	m.Answered(m.Beat(at(0)), answer(1, Owner{Log: 3, Member: "a", Epoch: 7}))
+	m.Dropped(3)
+	if c := m.Answered(m.Beat(at(1)), answer(1, Owner{Log: 3})); m.Ended() != "" || len(m.Held()) != 0 || len(c.Adopted) != 0 {
+		t.Errorf("ended %q, holds %v", m.Ended(), m.Held())
+	}
+	if r := m.Beat(at(2)); r.Want != 1 {
+		t.Errorf("wants %d", r.Want)
+	}
+	if c := m.Answered(m.Beat(at(2)), answer(1, Owner{Log: 3, Member: "a", Epoch: 8})); len(c.Adopted) != 1 || !m.Serves(at(3)) {
+		t.Errorf("adopted %v, ended %q", c.Adopted, m.Ended())
+	}
+}
+
 // Members claim their shares; what has an owner stays where it is.
 func TestShares(t *testing.T) {
 	for _, test := range []struct{ logs, members, held, want int }{

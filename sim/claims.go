@@ -7,27 +7,57 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 )
 
-// claims is the shared store's record of the owner of each shard. Shards are claimed in
-// groups. A claim is a conditional write, and its epoch is greater than every earlier
-// epoch of its group.
+// claims is the shared store's record of the owner of each shard. Shards are claimed in groups; a group is
+// a log of the table. Its owner serves it in a cell, under an epoch of its own for each incarnation of the cell.
 type claims struct {
-	groups       []claim
-	leases       []actor.Time // end of each node's lease, before which its claims cannot be taken over
-	version      uint64
-	table        dispatcher.Table
-	tableVersion uint64 // version of table
-	encoded      []byte // encoding of table, for the canonical log
+	table    leaseTable
+	groups   []claim
+	version  uint64
+	nextCell int // cell for the group that is being claimed; negative: any
+
+	owners        dispatcher.Table // what cells receive
+	ownersVersion uint64           // version of owners
+	encoded       []byte           // encoding of owners, for the canonical log
 }
 
+// claim is what the owner of a group has made of it.
 type claim struct {
-	node      *node // nil if the group has no owner
+	node      *node // nil if nobody serves the group
 	cell      uint16
-	epoch     actor.Epoch
-	releasing bool // being released: cells see no owner, but writes of the owner are still accepted
+	tenure    actor.Epoch   // epoch of the log in the table
+	epoch     actor.Epoch   // tenure, and how often a cell began to serve the group in it
+	adopted   bool          // the owner knows that it is
+	served    actor.Address // the cell, as it was published
+	releasing bool          // being released: cells see no owner, but writes of the owner are still accepted
+}
+
+// incarnationBits is the number of low bits of an epoch that count the incarnations of a cell, as in production.
+const incarnationBits = 20
+
+// owner returns the node that serves a group according to the table, or nil.
+func (c *claims) owner(group int) *node {
+	cl, row := &c.groups[group], &c.table.logs[group]
+	if cl.node == nil || row.owner != string(cl.node.id) || row.epoch != cl.tenure {
+		return nil
+	}
+	return cl.node
 }
 
 // owned reports whether cells see an owner of the group.
-func (c *claim) owned() bool { return c.node != nil && !c.releasing }
+func (c *claims) owned(group int) bool {
+	cl := &c.groups[group]
+	return c.owner(group) != nil && cl.adopted && !cl.releasing
+}
+
+// allOwned reports whether cells see an owner of each group.
+func (c *claims) allOwned() bool {
+	for g := range c.groups {
+		if !c.owned(g) {
+			return false
+		}
+	}
+	return true
+}
 
 // shardRange returns the shards of a group, lo <= shard < hi.
 func (c *claims) shardRange(group int) (lo, hi uint16) {
@@ -50,37 +80,27 @@ func (c *claims) groupOf(shard uint16) int {
 	}
 }
 
-// holds reports whether the node claims the shard under this epoch, which is the
-// condition of every write.
-func (c *claims) holds(n *node, shard uint16, epoch actor.Epoch) bool {
-	cl := &c.groups[c.groupOf(shard)]
-	return cl.node == n && cl.epoch == epoch
+// holds reports whether the node serves the group under this epoch, which is the condition of every write.
+func (c *claims) holds(n *node, group int, epoch actor.Epoch) bool {
+	return c.owner(group) == n && c.groups[group].epoch == epoch
 }
 
-// claim assigns a group to a cell under the next epoch, and returns the epoch.
-func (c *claims) claim(group int, n *node, cell uint16) actor.Epoch {
-	cl := &c.groups[group]
-	cl.node, cl.cell, cl.releasing = n, cell, false
-	cl.epoch++
-	c.version++
-	return cl.epoch
+// give gives a group to a cell of a node, which hears of it with its next beat.
+func (c *claims) give(group int, n *node, cell int) {
+	c.nextCell = cell
+	c.table.claim(group, string(n.id))
+	c.nextCell = -1
 }
 
-// release removes the owner of a group.
-func (c *claims) release(group int) {
-	c.groups[group].node, c.groups[group].releasing = nil, false
-	c.version++
-}
-
-// owners returns the ownership table that cells receive, and its encoding.
-func (c *claims) owners() (dispatcher.Table, []byte) {
-	if c.tableVersion == c.version {
-		return c.table, c.encoded
+// listed returns the owners as cells receive them, and their encoding.
+func (c *claims) listed() (dispatcher.Table, []byte) {
+	if c.ownersVersion == c.version {
+		return c.owners, c.encoded
 	}
 	var e actor.Encoder
-	for i := range c.groups {
-		cl := &c.groups[i]
-		if !cl.owned() {
+	for g := range c.groups {
+		cl := &c.groups[g]
+		if !c.owned(g) {
 			e.String("")
 			continue
 		}
@@ -88,13 +108,14 @@ func (c *claims) owners() (dispatcher.Table, []byte) {
 		e.Uint(uint64(cl.cell))
 		e.Uint(uint64(cl.epoch))
 	}
-	c.encoded, c.tableVersion = e.Buf, c.version
-	c.table = dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
-		cl := &c.groups[c.groupOf(shard)]
-		if !cl.owned() {
+	c.encoded, c.ownersVersion = e.Buf, c.version
+	c.owners = dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
+		g := c.groupOf(shard)
+		if !c.owned(g) {
 			return dispatcher.Owner{}
 		}
+		cl := &c.groups[g]
 		return dispatcher.Owner{Node: cl.node.id, Cell: cl.cell, Epoch: cl.epoch}
 	})
-	return c.table, c.encoded
+	return c.owners, c.encoded
 }

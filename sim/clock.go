@@ -19,6 +19,7 @@ type clock struct {
 	since  actor.Time     // in virtual time
 	drift  int64          // in parts per million, from since on
 	last   actor.Time     // last reading
+	ahead  actor.Duration // how far the monotonic clock was ahead at since
 }
 
 // now returns the reading of the clock at virtual time t.
@@ -49,16 +50,25 @@ func (c *clock) offsetAt(t actor.Time) actor.Duration {
 	return c.offset + actor.Duration(int64(t.Sub(c.since))*c.drift/million)
 }
 
+// steady returns the reading of the monotonic clock at virtual time t. It drifts, and does not jump.
+func (c *clock) steady(t actor.Time) actor.Time { return t.Add(c.aheadAt(t)) }
+
+func (c *clock) aheadAt(t actor.Time) actor.Duration {
+	return c.ahead + actor.Duration(int64(t.Sub(c.since))*c.drift/million)
+}
+
 func (c *clock) raw(t actor.Time) actor.Time { return t.Add(c.offsetAt(t)) }
 
 // setDrift changes the drift from t on. The clock does not jump.
 func (c *clock) setDrift(t actor.Time, drift int64) {
+	c.ahead = c.aheadAt(t)
 	c.offset, c.since, c.drift = c.offsetAt(t), t, drift
 }
 
 // jumpTo sets the offset at t, and returns the size of the jump.
 func (c *clock) jumpTo(t actor.Time, to actor.Duration) actor.Duration {
 	by := to - c.offsetAt(t)
+	c.ahead = c.aheadAt(t)
 	c.offset, c.since = to, t
 	return by
 }

@@ -126,8 +126,9 @@ func (d *disk) corruptible(rows []durableRow) (own []durableRow) {
 	w := d.n.w
 	for i, row := range rows {
 		if slices.ContainsFunc(row.actors, func(id actor.ID) bool {
-			cl := &w.claims.groups[w.claims.groupOf(dispatcher.ShardOf(id))]
-			return cl.node != d.n || cl.releasing
+			g := w.claims.groupOf(dispatcher.ShardOf(id))
+			_, member := w.claims.table.find(string(d.n.id)) // otherwise the group is anybody's
+			return w.claims.owner(g) != d.n || w.claims.groups[g].releasing || !member
 		}) {
 			continue
 		}

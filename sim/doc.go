@@ -25,6 +25,7 @@
 //	simulation.go  construction, event loop, phases     plan.go          what a seed consists of
 //	entropy.go     random streams, record and replay    faults.go        fault kinds and their odds
 //	node.go        processes, cells, effects            placement.go     leases, shard claims, restarts
+//	claims.go      who serves which shards                table.go         leases and owners, as a database holds them
 //	disk.go        the log on its way to the store      corruption.go    damaged rows
 //	retention.go   cuts of the log, deleted sessions    namespaces.go    tenants, and what keeps them apart
 //	exchange.go    calls to models and external agents  client.go        clients and their requests

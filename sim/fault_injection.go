@@ -102,7 +102,7 @@ func (w *Simulation) inject(f Fault) {
 	case NodePause:
 		n.pause(NodePause, untilIn(100*time.Millisecond, 8*time.Second))
 	case NodeFreeze:
-		n.pause(NodeFreeze, untilIn(leaseTTL, 3*leaseTTL))
+		n.pause(NodeFreeze, untilIn(leases.TTL, 3*leases.TTL))
 	case CellSlow:
 		c := n.cells[w.entropy.Int(len(n.cells))]
 		c.slowUntil = max(c.slowUntil, untilIn(300*time.Millisecond, 6*time.Second))
@@ -171,7 +171,7 @@ func (w *Simulation) moveGroupAnywhere(group int) {
 	}
 	cell := uint16(w.entropy.Int(len(to.cells)))
 	cl := &w.claims.groups[group]
-	if cl.node == nil || !cl.node.up || cl.releasing || cl.node == to && cl.cell == cell {
+	if !w.claims.owned(group) || !cl.node.up || cl.node == to && cl.cell == cell {
 		return
 	}
 	if w.acts(ShardMove) {

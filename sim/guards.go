@@ -90,6 +90,8 @@ var guards = []Guard{
 	{Mutant: "snapshot-forgets-outcomes", Spec: specs.EffectOncePerAttempt},
 	{Mutant: "snapshot-forgets-tombstones", Spec: LoadsAsWritten},
 	{Mutant: "lost-shard-kept", Spec: specs.SingleActivation},
+	{Mutant: "lease-outlived", Spec: linear.LinearOwners},
+	{Mutant: "lease-counted-from-arrival", Spec: linear.LinearOwners},
 	{Mutant: "boot-looks-for-nobody", Spec: specs.TurnComesBack},
 	{Mutant: "mailbox-weighs-nothing", Spec: specs.MailboxBounded},
 	{Mutant: "cut-before-snapshot", Spec: CutKeepsOpen},

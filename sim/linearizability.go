@@ -109,8 +109,7 @@ func (d *disk) recordWriteStart(b *store.Batch) {
 func (d *disk) recordWriteEnd(ok bool) {
 	w := d.n.w
 	for _, write := range d.pendingWrites[0] {
-		current := &w.claims.groups[write.group]
-		if ok || current.node != d.n || current.epoch != write.epoch {
+		if ok || !w.claims.holds(d.n, write.group, write.epoch) {
 			w.judge.EndWrite(w.now, write.op, write.epoch, ok)
 		}
 	}

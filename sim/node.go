@@ -16,6 +16,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/emitter"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/placement"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
@@ -36,16 +37,18 @@ type node struct {
 	clock   clock
 
 	log           disk
-	gated         []gatedEffect    // effects waiting for the log, in log order
-	gatedBuf      []gatedEffect    // start of the buffer of gated, for reuse
-	running       []*runningEffect // tools and work in progress, in start order
-	ownersVersion uint64           // version of the claims last sent to its cells
-	leaseUntil    actor.Time       // simulated time until which the node believes that it owns its claims
-	clockFault    *clockFault      // last fault of its clock, until a step has felt it
-	pausedUntil   actor.Time       // simulated time until which the process is suspended
-	pausedBy      Fault            // fault that suspended it, until it has delayed an event; else noFault
-	diskFullUntil actor.Time       // simulated time until which its disk has no space for new work
-	crashInSteps  int              // steps until it crashes; 0: no crash is planned
+	gated         []gatedEffect     // effects waiting for the log, in log order
+	gatedBuf      []gatedEffect     // start of the buffer of gated, for reuse
+	running       []*runningEffect  // tools and work in progress, in start order
+	ownersVersion uint64            // version of the claims last sent to its cells
+	member        *placement.Member // of the cluster, while its process runs
+	beating       bool              // a request to the table is not answered yet
+	unadopted     []placement.Held  // logs of the node that no cell serves yet
+	clockFault    *clockFault       // last fault of its clock, until a step has felt it
+	pausedUntil   actor.Time        // simulated time until which the process is suspended
+	pausedBy      Fault             // fault that suspended it, until it has delayed an event; else noFault
+	diskFullUntil actor.Time        // simulated time until which its disk has no space for new work
+	crashInSteps  int               // steps until it crashes; 0: no crash is planned
 	upstreams     upstreamState
 	streams       []*streamConn // client streams open on this node
 	catalog       *catalog      // nil: the simulation has no registry
@@ -131,7 +134,7 @@ func (n *node) start() {
 		w.log.note(w.now, "%s restarts", n.id)
 		w.emit(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: actor.Address{Node: n.id}})
 	}
-	w.join(n)
+	n.join()
 	n.ownersVersion = w.claims.version
 	for _, c := range n.cells {
 		c.boot(nil)
@@ -153,7 +156,7 @@ func (n *node) newCell(index uint16, incarnation uint64) *cell {
 // Boot.
 func (c *cell) boot(running []actor.EffectID) {
 	w := c.n.w
-	table, bytes := w.claims.owners()
+	table, bytes := w.claims.listed()
 	for _, in := range [...]input{
 		{in: runtime.Limits{Limits: w.limits}},
 		{in: c.n.runtimeAgents()},

@@ -3,106 +3,176 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/placement"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs/linear"
 )
 
-// A node owns its claims for as long as its lease is valid. The store counts the lease
-// from the arrival of a renewal. The node counts it from sending the renewal, and
-// deducts a margin. A node thus stops before another node can take over.
-const (
-	leaseTTL    = 3 * time.Second
-	leaseMargin = 200 * time.Millisecond
-	leaseRenew  = 800 * time.Millisecond
-)
+// leases are the durations of the leases of nodes.
+var leases = placement.Default
 
 // leaseValid reports whether the node may serve, by its own clock.
-func (n *node) leaseValid() bool { return n.leaseUntil > n.w.now }
+func (n *node) leaseValid() bool { return n.member.Serves(n.clock.steady(n.w.now)) }
 
-// join adds a starting process to the cluster. The process acquires a lease. It then
-// claims the groups that its node still owns, under new epochs.
-func (w *Simulation) join(n *node) {
+// join adds a starting process to the cluster. What its node owned before has no owner then.
+func (n *node) join() {
+	w := n.w
 	defer w.setStream(w.setStream(topicLease + StreamID(n.index)))
-	n.leaseUntil = w.now.Add(w.leaseDuration(n))
-	w.claims.leases[n.index] = w.now.Add(leaseTTL)
+	n.member, n.beating, n.unadopted = placement.NewMember(string(n.id), string(n.id), leases), false, nil
 	for g := range w.claims.groups {
 		if cl := &w.claims.groups[g]; cl.node == n {
-			w.claimGroup(g, n, cl.cell)
+			w.emitLose(g)
+			cl.node = nil
 		}
 	}
-	n.after(w.between(leaseRenew/2, leaseRenew), func() { w.renewLease(n) })
+	w.claims.version++
+	request := n.member.Beat(n.clock.steady(w.now))
+	n.answered(request, invariant.Must(w.claims.table.Beat(request)))
+	n.after(w.between(leases.Beat/2, leases.Beat), n.beat)
 }
 
-// leaseDuration returns the duration for which the node relies on a renewed lease. The
-// node measures it by its own, drifting clock. The result is in virtual time.
-func (w *Simulation) leaseDuration(n *node) time.Duration {
-	d := leaseTTL - leaseMargin
-	return d - d/1_000_000*time.Duration(n.clock.drift)
+// shareOut gives each node of a new cluster its share of the groups.
+func (w *Simulation) shareOut() {
+	for g := range w.claims.groups {
+		n := w.nodes[g%len(w.nodes)]
+		w.claims.give(g, n, g/len(w.nodes)%len(n.cells))
+	}
+	for _, n := range w.nodes {
+		request := n.member.Beat(n.clock.steady(w.now))
+		n.answered(request, invariant.Must(w.claims.table.Beat(request)))
+		n.refreshOwners()
+	}
 }
 
-// renewLease is the heartbeat of a node: it renews the lease at the store, claims
-// groups without owner, and fetches the owners of all groups.
-func (w *Simulation) renewLease(n *node) {
-	n.after(leaseRenew, func() { w.renewLease(n) })
+// beat renews the lease of a node, again and again.
+func (n *node) beat() {
+	w := n.w
+	n.after(leases.Beat, n.beat)
 	if w.storeRefuses(n) {
+		n.member.Failed(n.clock.steady(w.now))
 		return
 	}
 	if !n.leaseValid() {
 		w.halt(n, "lease")
 		return
 	}
-	sentAt := w.now
-	process := n.process
-	w.after(w.between(200*time.Microsecond, 4*time.Millisecond), func() {
-		if !n.up || n.process != process {
-			return
+	n.askTable()
+}
+
+// askTable sends a request of the node to the table. It reaches the table although the process may have
+// ended by then, and its answer may be lost.
+func (n *node) askTable() {
+	w := n.w
+	if n.beating {
+		return
+	}
+	n.beating = true
+	request, process := n.member.Beat(n.clock.steady(w.now)), n.process
+	travel := func() time.Duration { return w.between(100*time.Microsecond, 2*time.Millisecond) }
+	w.after(travel(), func() {
+		if n.process != process {
+			return // an answer would be to another process, and a joined one replaces what this request does
 		}
-		w.claims.leases[n.index] = w.now.Add(leaseTTL)
-		n.leaseUntil = max(n.leaseUntil, sentAt.Add(w.leaseDuration(n)))
-		w.adoptGroups(n)
-		n.refreshOwners()
+		answer := invariant.Must(w.claims.table.Beat(request))
+		n.after(travel(), func() {
+			n.beating = false
+			if w.storeRefuses(n) {
+				n.member.Failed(n.clock.steady(w.now))
+				return
+			}
+			n.answered(request, answer)
+			n.refreshOwners()
+		})
 	})
 }
 
-// adoptGroups claims groups that have no owner, or whose owner's lease has expired, for
-// the node n. Random groups are left for a later renewal. The groups of a node with
-// corrupt rows stay claimed until that node has restarted.
-func (w *Simulation) adoptGroups(n *node) {
-	for g := range w.claims.groups {
-		cl := &w.claims.groups[g]
-		if cl.node != nil && (w.claims.leases[cl.node.index] > w.now || cl.node.log.corruption != nil) || w.entropy.Int(2) == 1 {
-			continue
-		}
-		cell := uint16(w.entropy.Int(len(n.cells)))
-		if !n.cells[cell].stopped {
-			if cl.node != nil { // the group was not released for a move
-				w.Stats.Points[Adopted]++
-			}
-			w.claimGroup(g, n, cell)
-		}
+// answered takes the answer of the table to a request of the node.
+func (n *node) answered(request placement.Request, answer placement.Answer) {
+	w := n.w
+	change := n.member.Answered(request, answer)
+	if n.member.Ended() != "" {
+		w.halt(n, "lease")
+		return
+	}
+	n.unadopted = append(n.unadopted, change.Adopted...)
+	n.adopt()
+	if change.Again {
+		n.after(0, n.askTable)
 	}
 }
 
-// claimGroup claims a group for a cell, and publishes the new owner.
-func (w *Simulation) claimGroup(g int, n *node, cell uint16) {
-	epoch := w.claims.claim(g, n, cell)
+// adopt serves the logs that the node has been given. A cell that panicked adopts its own when it begins again.
+func (n *node) adopt() {
+	w := n.w
+	n.unadopted = slices.DeleteFunc(n.unadopted, func(h placement.Held) bool {
+		g := int(h.Log)
+		cl := &w.claims.groups[g]
+		switch c := n.cells[cl.cell]; {
+		case w.claims.owner(g) != n || cl.tenure != h.Epoch:
+			return true // taken since
+		case c.stopped:
+			return false
+		case !cl.adopted:
+			cl.adopted = true
+			w.announceClaim(g)
+		}
+		return true
+	})
+}
+
+// claimed assigns a group that the table has given to a node to one of its cells.
+func (w *Simulation) claimed(g int, before tableLog) {
+	row := w.claims.table.logs[g]
+	n := w.nodes[slices.IndexFunc(w.nodes, func(n *node) bool { return string(n.id) == row.owner })]
+	if before.owner != "" {
+		w.Stats.Points[Adopted]++
+	}
+	cell := w.claims.nextCell
+	if cell < 0 {
+		cell = w.entropy.Int(len(n.cells))
+	}
+	w.emitLose(g)
+	w.claims.groups[g] = claim{node: n, cell: uint16(cell), tenure: row.epoch, epoch: row.epoch << incarnationBits}
+	w.claims.version++
+	w.serveUnder(g)
+}
+
+// serveUnder begins the next epoch of a group.
+func (w *Simulation) serveUnder(g int) {
+	cl := &w.claims.groups[g]
+	cl.epoch++
+	w.claims.version++
+	w.judge.RecordClaim(w.now, w.groupNames[g], linear.Owner{Cell: cl.node.cells[cl.cell].self, Epoch: cl.epoch})
+}
+
+// announceClaim publishes that the owner of a group serves it.
+func (w *Simulation) announceClaim(g int) {
+	cl := &w.claims.groups[g]
+	n := cl.node
+	self := n.cells[cl.cell].self
+	cl.served = self
 	lo, hi := w.claims.shardRange(g)
-	w.log.note(w.now, "claim group %d for %s under epoch %d", g, n.cells[cell].self, epoch)
-	w.judge.RecordClaim(w.now, w.groupNames[g], linear.Owner{Cell: n.cells[cell].self, Epoch: epoch})
-	w.emit(history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: n.cells[cell].self, Epoch: epoch, ShardLo: lo, ShardHi: hi})
+	w.claims.version++
+	w.log.note(w.now, "claim group %d for %s under epoch %d", g, self, cl.epoch)
+	w.emit(history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: self, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
 	w.publishOwners()
 }
 
-// emitLose records that a cell loses a group.
+// emitLose records that a cell loses a group, unless that is recorded already, or nobody has heard that it serves
+// the group.
 func (w *Simulation) emitLose(g int) {
 	cl := &w.claims.groups[g]
+	if cl.node == nil || !cl.adopted || cl.releasing {
+		return
+	}
 	lo, hi := w.claims.shardRange(g)
-	n := cl.node
-	w.emit(history.Event{Kind: history.Lose, At: n.clock.now(w.now), From: n.cells[cl.cell].self, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
+	w.emit(history.Event{Kind: history.Lose, At: cl.node.clock.now(w.now), From: cl.served, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
 }
 
 // publishOwners notifies each node of a changed claim, after a delay that is drawn for
@@ -123,7 +193,7 @@ func (n *node) refreshOwners() {
 		return
 	}
 	n.ownersVersion = w.claims.version
-	table, bytes := w.claims.owners()
+	table, bytes := w.claims.listed()
 	for _, c := range n.cells {
 		c.enqueue(input{orderGroup: orderWorld, in: runtime.Owners{Table: table}, bytes: bytes, ownersVersion: n.ownersVersion})
 	}
@@ -142,7 +212,7 @@ func (w *Simulation) moveGroup(g int, to *node, cell uint16) {
 	stopped := w.claims.version
 	process := from.process
 	unchanged := func() bool {
-		return from.up && from.process == process && cl.node == from && cl.epoch == epoch && cl.releasing
+		return from.up && from.process == process && w.claims.holds(from, g, epoch) && cl.releasing
 	}
 	var flushed func()
 	flushed = func() {
@@ -150,21 +220,29 @@ func (w *Simulation) moveGroup(g int, to *node, cell uint16) {
 			return
 		}
 		switch owner := from.cells[cl.cell]; {
-		case owner.stopped || owner.ownersVersion < stopped || from.log.released() < from.log.writer.End() || w.storeRefuses(from):
+		case owner.stopped || owner.ownersVersion < stopped || from.log.released() < from.log.writer.End() || w.storeRefuses(from) || from.beating:
 			from.after(5*time.Millisecond, flushed)
 		default:
-			w.claims.release(g)
+			from.member.Dropped(uint16(g))
+			_ = w.claims.table.Release(string(from.id), uint16(g), cl.tenure) // never fails
+			cl.node = nil
+			w.claims.version++
 			recordChange(w, ShardMove, from, cl.node, "group %d leaves %s.%d, for %s.%d", g, from.id, cl.cell, to.id, cell)
 			w.judge.RecordRelease(w.now, w.groupNames[g], from.id)
-			w.after(w.between(time.Millisecond, 50*time.Millisecond), func() {
-				if cl.node == nil && to.up && to.leaseValid() && !to.cells[cell].stopped && !w.storeRefuses(to) {
-					w.Stats.Points[Moved]++
-					w.claimGroup(g, to, cell)
-				}
-			})
+			w.after(w.between(time.Millisecond, 50*time.Millisecond), func() { w.handOver(g, to, cell) })
 		}
 	}
 	from.after(time.Millisecond, flushed)
+}
+
+// handOver gives a group without an owner to a node, which hears of it at once.
+func (w *Simulation) handOver(g int, to *node, cell uint16) {
+	if w.claims.table.logs[g].owner != "" || !to.up || !to.leaseValid() || w.storeRefuses(to) {
+		return
+	}
+	w.Stats.Points[Moved]++
+	w.claims.give(g, to, int(cell))
+	to.askTable()
 }
 
 // halt ends a process that MUST NOT continue: its lease has expired, or its writes are
@@ -282,10 +360,14 @@ func (n *node) restartCell(old *cell, blame actor.CallID) {
 	w.log.note(w.now, "%s begins", c.self)
 	w.emit(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: c.self})
 	for g := range w.claims.groups {
-		if cl := &w.claims.groups[g]; cl.node == n && cl.cell == c.index {
-			w.claimGroup(g, n, c.index)
+		if cl := &w.claims.groups[g]; w.claims.owner(g) == n && cl.cell == c.index {
+			if w.serveUnder(g); cl.adopted {
+				cl.releasing = false
+				w.announceClaim(g)
+			}
 		}
 	}
+	n.adopt()
 	var running []actor.EffectID
 	for _, d := range n.running {
 		if d.cell == c.index {

@@ -124,12 +124,12 @@ func (r *retention) append(n *node, entries []store.Entry, then func()) {
 	for i := range entries {
 		e := &entries[i]
 		if _, ok := e.Record.(store.Cut); !ok {
-			cl := &w.claims.groups[w.claims.groupOf(e.Shard)]
-			if cl.node != n {
+			g := w.claims.groupOf(e.Shard)
+			if w.claims.owner(g) != n {
 				r.end()
 				return
 			}
-			e.Epoch = cl.epoch
+			e.Epoch = w.claims.groups[g].epoch
 		}
 		w.log.entry(e)
 	}
@@ -214,11 +214,11 @@ func (r *retention) forget(n *node) {
 		return
 	}
 	shard := dispatcher.ShardOf(store.ForgottenEntry(session.Tenant, session.Name, 0, 0, 0).Actor)
-	cl := &w.claims.groups[w.claims.groupOf(shard)]
-	if cl.node != n || !w.acts(SessionForgotten) || !r.begin() {
+	g := w.claims.groupOf(shard)
+	if w.claims.owner(g) != n || !w.acts(SessionForgotten) || !r.begin() {
 		return
 	}
-	n.cells[cl.cell].enqueue(input{orderGroup: unordered, in: runtime.Forget{Session: session}})
+	n.cells[w.claims.groups[g].cell].enqueue(input{orderGroup: unordered, in: runtime.Forget{Session: session}})
 }
 
 // check answers a MayForget.

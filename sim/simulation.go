@@ -260,14 +260,14 @@ func (w *Simulation) build(adjustLimits func(*specs.Limits)) {
 	for g := range w.plan.Groups {
 		w.groupNames = append(w.groupNames, shardGroupName(g))
 	}
-	w.claims.leases = make([]actor.Time, len(w.nodes))
-	for g := range w.claims.groups {
-		n := w.nodes[g%len(w.nodes)]
-		w.claims.groups[g] = claim{node: n, cell: uint16(g / len(w.nodes) % w.plan.Cells[n.index])}
-	}
+	w.claims.nextCell = -1
+	w.claims.table = leaseTable{now: func() actor.Time { return w.now }, logs: make([]tableLog, w.plan.Groups), claimed: w.claimed, pinned: func(member string) bool {
+		return slices.ContainsFunc(w.nodes, func(n *node) bool { return string(n.id) == member && n.log.corruption != nil })
+	}}
 	for _, n := range w.nodes {
 		n.start()
 	}
+	w.shareOut()
 }
 
 // specLimits returns the parts of the plan that the specs need.
@@ -656,7 +656,7 @@ func (w *Simulation) pendingWork() string {
 		return "a message is in flight"
 	}
 	for g := range w.claims.groups {
-		if !w.claims.groups[g].owned() {
+		if !w.claims.owned(g) {
 			return "shards have no owner"
 		}
 	}

@@ -88,7 +88,7 @@ func overwrite(b []byte) {
 // holds reports whether a node claims a shard under an epoch.
 func (w *Simulation) holds(id actor.NodeID, s store.ShardEpoch) bool {
 	at := slices.IndexFunc(w.nodes, func(n *node) bool { return n.id == id })
-	return w.claims.holds(w.nodes[at], s.Shard, s.Epoch)
+	return w.claims.holds(w.nodes[at], w.claims.groupOf(s.Shard), s.Epoch)
 }
 
 // fencedRows adds the claims of shards to a log of rows.

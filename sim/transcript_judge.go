@@ -256,10 +256,10 @@ func (j *transcriptJudge) heard(call *actor.Call) []actor.ChatMessage {
 func (j *transcriptJudge) beginTurn(b actor.Begin) {
 	turn := begunTurn{b.Call.ID, b.Call.To, b.Transcript}
 	_, run := j.run(turn.to, turn.call)
-	switch owner := &j.w.claims.groups[j.w.claims.groupOf(dispatcher.ShardOf(turn.to))]; {
+	switch g := j.w.claims.groupOf(dispatcher.ShardOf(turn.to)); {
 	case run == nil || !run.begun:
 		j.begun = append(j.begun, turn)
-	case j.cell != nil && owner.node == j.cell.n && owner.cell == j.cell.index:
+	case j.cell != nil && j.w.claims.owner(g) == j.cell.n && j.w.claims.groups[g].cell == j.cell.index:
 		if len(turn.messages) > 0 {
 			j.w.Stats.Points[TranscriptReplayed]++
 		}

@@ -28,7 +28,7 @@ func (w *Simulation) undisturbedSince() actor.Time {
 	disturbed := slices.ContainsFunc(w.nodes, func(n *node) bool {
 		return !n.up || n.pausedUntil > w.now || n.log.slow || w.net.storeUnreachable(n, w.now) || n.ownersVersion != w.claims.version ||
 			slices.ContainsFunc(n.cells, func(c *cell) bool { return c.stopped || c.slowUntil > w.now || c.ownersVersion != n.ownersVersion })
-	}) || slices.ContainsFunc(w.claims.groups, func(cl claim) bool { return !cl.owned() })
+	}) || !w.claims.allOwned()
 	if disturbed || w.net.delayed > 0 {
 		w.lastDisturbance = max(w.lastDisturbance, w.now)
 	}

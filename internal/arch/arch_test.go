@@ -84,7 +84,7 @@ var packages = map[string]pkg{
 	"specs":        {layer: 2, ours: []string{"actor", "history", "runs", "specs/linear"}},
 	"specs/linear": {layer: 2, ours: []string{"actor", "history", "runs"}, theirs: []string{porcupine}},
 
-	"sim":           {layer: 3, ours: slices.Concat(below3, []string{"internal/emitter"}), theirs: []string{"github.com/cespare/xxhash/v2"}},
+	"sim":           {layer: 3, ours: slices.Concat(below3, []string{"internal/emitter"}), theirs: []string{"github.com/cespare/xxhash/v2"}, tests: []string{"placement/placementtest"}},
 	"host":          {layer: 3, ours: host},
 	"host/engine":   {layer: 3, ours: slices.Concat(host, []string{"internal/command", "internal/emitter"}), theirs: []string{protoactor}},
 	"host/logs":     {layer: 3, ours: host},
