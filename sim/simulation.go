@@ -652,6 +652,8 @@ func (w *Simulation) pendingWork() string {
 		return "a client has not read a stream to its end"
 	case w.externalCalls > 0:
 		return "an external agent is processing a call"
+	case specs.DetachedPending(w.checker):
+		return "a detached call has no outcome"
 	case len(w.net.flights) > 0:
 		return "a message is in flight"
 	}

@@ -26,8 +26,9 @@ type streamReader struct {
 	run          actor.CallID
 	tenant       string
 	tree         bool
-	inPieces     bool // the agent has answers in pieces
-	keyNumber    int  // number of the API key that it uses
+	inPieces     bool   // the agent has answers in pieces
+	textBefore   string // in pieces, of the last answer before the present one that was not empty
+	keyNumber    int    // number of the API key that it uses
 	conn         *streamConn
 	progress     []runProgress // by run; the first is the requested one
 	lastEventID  string        // id of the last event read
@@ -406,6 +407,9 @@ func (r *streamReader) saveResumePoint() {
 func (r *streamReader) receiveRootEvent(e runs.Event) {
 	root := &r.progress[0]
 	root.events = append(root.events, e)
+	if text, _ := r.answer.Streamed(); e.StartsAnswer() && text != "" {
+		r.textBefore = text
+	}
 	r.answer.Apply(&e)
 	if !e.Type.Ends() {
 		return
@@ -414,6 +418,9 @@ func (r *streamReader) receiveRootEvent(e runs.Event) {
 	r.w.openReaders--
 	r.w.Stats.Points[StreamRead]++
 	text, _ := r.answer.Streamed()
+	if text == "" && e.Text != "" { // the answer after a call of a tool was empty, so the one before counts
+		text = r.textBefore
+	}
 	if e.Type == runs.RunDone && r.inPieces && text != e.Text {
 		r.w.fail(specs.AttemptAnnounced, fmt.Sprintf("the text pieces of run %s: got %.80q, want its final text %.80q", r.run, text, e.Text))
 	}

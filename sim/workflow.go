@@ -13,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // orchestratorName is the agent whose turns are workflows of three steps, of which the last two run together, and
@@ -74,6 +75,12 @@ func workflowProblem(events []*shownEvent, policy string) string {
 				return "asks for " + code + " although the first step has failed"
 			}
 			asked[code] = true
+		case runs.ToolResult.String():
+			if e.Payload.Name == tools.RequestCapability { // refused before it was a call: nobody owns the code any more
+				if ended++; ended == 1 {
+					failed = true
+				}
+			}
 		case runs.AgentCallRefused.String(), runs.AgentChildDone.String():
 			if ended++; ended == 1 {
 				failed = e.Type == runs.AgentCallRefused.String() || e.Payload.Status == actor.Failed.String()

@@ -187,6 +187,16 @@ func (d detachedCalls) resent(a *actorState) {
 	}
 }
 
+// DetachedPending reports whether a detached call or a reminder has no outcome yet.
+func DetachedPending(c *Checker) bool {
+	for _, k := range c.detached.calls {
+		if k.state == detachedPending {
+			return true
+		}
+	}
+	return false
+}
+
 // end checks that no call is pending at the end of a simulation.
 func (d detachedCalls) end() {
 	for _, id := range slices.SortedFunc(maps.Keys(d.calls), actor.CallID.Compare) {
