@@ -63,7 +63,7 @@ func planOf(c change, packages map[string]pkg, raced []string, rows map[string][
 		owner, isTest := ownerOf(file, packages), strings.HasSuffix(file, "_test.go")
 		if isTest {
 			tests[owner] = true
-		} else if owner != "" {
+		} else if owner != "" && !strings.HasSuffix(file, ".md") { // embedded pages are shown as they are
 			touched[owner] = true
 		}
 		in := func(folders ...string) bool {
