@@ -189,12 +189,8 @@ func (d detachedCalls) resent(a *actorState) {
 
 // DetachedPending reports whether a detached call or a reminder has no outcome yet.
 func DetachedPending(c *Checker) bool {
-	for _, k := range c.detached.calls {
-		if k.state == detachedPending {
-			return true
-		}
-	}
-	return false
+	calls := c.detached.calls
+	return slices.ContainsFunc(slices.SortedFunc(maps.Keys(calls), actor.CallID.Compare), func(id actor.CallID) bool { return calls[id].state == detachedPending })
 }
 
 // end checks that no call is pending at the end of a simulation.
