@@ -104,6 +104,12 @@ func (s registryState) changeOwners(code string, c *Capability, former []string,
 	if slices.Contains(s.provided, code) {
 		return change{}, actor.Refuse(actor.Rejected, "%s is a capability of an agent that is part of this program, which alone changes it", code)
 	}
+	// Owners of one capability are asked each other's requests, so a client may change it only if all are its own.
+	for _, id := range slices.Concat(former, answer.Owners) {
+		if owner := s.owner(id); c != nil && !s.owns(owner) {
+			return change{}, s.checkOwner(id, owner)
+		}
+	}
 	var updates []actor.StateItem
 	all := slices.Compact(slices.Sorted(slices.Values(slices.Concat(former, answer.Owners))))
 	for _, id := range all {

@@ -98,3 +98,37 @@ func TestCapabilityChangesThatAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// The requests of a capability go to agents of one principal only, unless the operator says otherwise. What others
+// declare does not hold up the operator, whose files have to be applied at a start.
+func TestCapabilityBelongsToOnePrincipal(t *testing.T) {
+	f := newRegistryFixture(t)
+	f.principal = "alice"
+	f.mustApply(agents.OpPut, `{"name":"adoc","code":"ADC","provides":[{"code":"ADC_X","description":"x"}]}`)
+	f.principal = "bob"
+	f.mustApply(agents.OpRegister, `{"name":"spy","code":"SPY","endpoint":"http://127.0.0.1:9001"}`)
+	for _, c := range []struct{ operation, body, want string }{
+		{agents.OpPut, `{"name":"bdoc","provides":[{"code":"ADC_X","description":"x"}]}`, "belongs to another principal"},
+		{agents.OpPutCapability, `{"capability_code":"ADC_X","description":"x","owner_agents":["adoc","spy"]}`, "adoc belongs to alice"},
+		{agents.OpPutCapability, `{"capability_code":"ADC_X","description":"x","owner_agents":["spy"]}`, "adoc belongs to alice"},
+		{agents.OpPutCapability, `{"capability_code":"ADC_Z","description":"x","owner_agents":["adoc"]}`, "adoc belongs to alice"},
+	} {
+		if out := f.apply(c.operation, c.body); out.Refusal == nil || !strings.Contains(out.Refusal.Detail, c.want) {
+			t.Errorf("%s: got %v, want %q", c.body, out.Refusal, c.want)
+		}
+	}
+	f.principal = "alice"
+	f.mustApply(agents.OpPut, `{"name":"adoc","code":"ADC","provides":[{"code":"ADC_X","description":"y"}]}`)
+	f.principal = agents.Operator
+	f.mustApply(agents.OpPut, `{"name":"own","code":"ADC","provides":[{"code":"ADC_X","description":"z"}]}`)
+	if got := f.rowsOf(); !slices.Equal(got, []string{"ADC_X own: z"}) {
+		t.Errorf("got %q", got)
+	}
+	if !strings.Contains(f.state["agent/adoc"], `"owner":"alice"`) || strings.Contains(f.state["agent/adoc"], "ADC") {
+		t.Errorf("got %s", f.state["agent/adoc"])
+	}
+	f.mustApply(agents.OpPutCapability, `{"capability_code":"ADC_X","description":"z","owner_agents":["own","spy"]}`)
+	if got := f.rowsOf(); !slices.Equal(got, []string{"ADC_X own: z", "ADC_X spy: z"}) {
+		t.Errorf("got %q", got)
+	}
+}

@@ -131,7 +131,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 			return change{}, refusal
 		}
 		item.Value = s.encodeAgent(spec)
-		return s.makeRoom(spec.ID, change{updates: []actor.StateItem{item}, answer: answer})
+		return s.makeRoom(spec.ID, change{updates: append(s.displace(&spec), item), answer: answer})
 	}
 	owner := s.owner(spec.ID)
 	if previous.Hash() == spec.Hash() {
@@ -151,7 +151,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		return change{}, actor.Refuse(actor.Rejected, "%s is an agent of kind %s; delete it first or choose another name", spec.ID, previous.Kind)
 	}
 	item.Value = s.encodeAgent(spec)
-	return s.makeRoom(spec.ID, change{updates: []actor.StateItem{item, s.retired(previous, owner)}, answer: answer})
+	return s.makeRoom(spec.ID, change{updates: append(s.displace(&spec), item, s.retired(previous, owner)), answer: answer})
 }
 
 // checkDurability rejects a change of an agent's durability by a client while one of

@@ -227,7 +227,8 @@ func (s *Spec) checkDeclaration() (problems Problems) {
 
 // conflict returns a refusal if the spec contradicts another agent: its code is the ID or the name of that
 // one or the other way round, which would take its requests, or it declares a capability of that one
-// otherwise. Schemas are compared as text: compiling those of all agents would block the cell.
+// otherwise, or one of another principal, whose requests it would be asked too. The operator is held up by agents of
+// the operator only: see displace. Schemas are compared as text: compiling those of all agents would block the cell.
 func (r registryState) conflict(s *Spec) *actor.Refusal {
 	refuse := func(field, format string, args ...any) *actor.Refusal {
 		refusal := actor.Refuse(actor.Rejected, format, args...)
@@ -240,8 +241,10 @@ func (r registryState) conflict(s *Spec) *actor.Refusal {
 			continue
 		}
 		other, exists := r.agent(id)
+		yields := r.principal == Operator && r.owner(id) != Operator
 		switch {
 		case !exists:
+		case yields && s.Code != id && s.Code != other.Name:
 		case s.Code != "" && s.Code == other.Code:
 			return refuse("code", "code %s belongs to agent %s", s.Code, id)
 		case s.Code != "" && (s.Code == id || s.Code == other.Name):
@@ -251,7 +254,11 @@ func (r registryState) conflict(s *Spec) *actor.Refusal {
 		default:
 			for i := range s.Provides {
 				for k := range other.Provides {
-					if a, b := &s.Provides[i], &other.Provides[k]; a.Code == b.Code && !a.alike(b) {
+					switch a, b := &s.Provides[i], &other.Provides[k]; {
+					case a.Code != b.Code:
+					case !r.owns(r.owner(id)):
+						return refuse(providesField, "%s is a capability of agent %s, which belongs to another principal: choose another code, or have a key with scope admin make both its owners", a.Code, id)
+					case !a.alike(b):
 						return refuse(providesField, "capability %s: agent %s declares it otherwise; owners of one capability share its schemas, version and texts", a.Code, id)
 					}
 				}
@@ -259,6 +266,44 @@ func (r registryState) conflict(s *Spec) *actor.Refusal {
 		}
 	}
 	return nil
+}
+
+// displace takes from agents of others what the operator declares for an agent of its own: its code, and its
+// capabilities, whose requests they would be asked too. Otherwise a client could keep a server from its start.
+func (r registryState) displace(s *Spec) (updates []actor.StateItem) {
+	if r.principal != Operator {
+		return nil
+	}
+	for _, item := range r.items {
+		id, isAgent := AgentOf(item)
+		if !isAgent || id == s.ID || r.owner(id) == Operator {
+			continue
+		}
+		previous, exists := r.agent(id)
+		if !exists {
+			continue
+		}
+		next := previous
+		if next.Code != "" && (next.Code == s.Code || next.Code == s.ID || next.Code == s.Name) {
+			next.Code = ""
+		}
+		next.Provides = slices.DeleteFunc(slices.Clone(previous.Provides), func(c Capability) bool {
+			return slices.ContainsFunc(s.Provides, func(own Capability) bool { return own.Code == c.Code })
+		})
+		if next.Code == previous.Code && len(next.Provides) == len(previous.Provides) {
+			continue
+		}
+		if len(next.Provides) == 0 {
+			next.Provides = nil
+		}
+		var record agentRecord
+		if json.Unmarshal(item.Value, &record) != nil {
+			continue
+		}
+		record.Spec = next.Encode()
+		updates = append(updates, actor.StateItem{Name: item.Name, Value: invariant.Must(json.Marshal(record))}, r.retired(previous, record.Owner))
+	}
+	return updates
 }
 
 // unknownCapability returns a refusal if a workflow of the spec has a step that no other agent provides.

@@ -237,9 +237,9 @@ func (s *Server) getAgent(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	out := s.newAgentView(d)
-	out.Spec, out.Actors = d.Spec, []actorView{}
 	by := callerOf(ctx)
+	out := s.newAgentView(d)
+	out.Spec, out.Actors = specFor(by, d.Spec), []actorView{}
 	loaded, err := lookup(s, by, command.ActorsQuery{Agent: d.Name, Limit: ActorsMax})
 	if err != nil {
 		s.respondError(ctx, err)

@@ -3,10 +3,15 @@
 package gateway
 
 import (
+	"maps"
 	"net/http"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 )
 
@@ -56,4 +61,18 @@ func (s scheduleRoutes) list(ctx *fasthttp.RequestCtx) {
 		out.All = append(out.All, v)
 	}
 	respondJSON(ctx, http.StatusOK, out)
+}
+
+// specFor returns the spec of an agent without the schedules that act for other users than the caller. An operator
+// that acts for no user sees all.
+func specFor(by caller, spec jsontext.Value) jsontext.Value {
+	if len(spec) == 0 || by.Tenant == actor.DefaultTenant && ingress.Allows(by.Principal, ingress.ScopeOperator) {
+		return spec
+	}
+	s, err := agents.ReadJSON(spec)
+	if err != nil || len(s.Schedules) == 0 {
+		return spec
+	}
+	maps.DeleteFunc(s.Schedules, func(_ string, one agents.Schedule) bool { return actor.Namespace(one.User) != by.Tenant })
+	return s.Encode()
 }

@@ -34,4 +34,13 @@ func TestSchedulesAreShownToTheirUser(t *testing.T) {
 	if _, _, body := a.do("GET", "/v1/schedules", "", userHeader, "bob"); body != `{"schedules":[]}` {
 		t.Errorf("bob gets %s", body)
 	}
+	for user, shown := range map[string]bool{"": true, "bob": false} {
+		var headers []string
+		if user != "" {
+			headers = []string{userHeader, user}
+		}
+		if _, _, body := a.do("GET", "/v1/agents/reporter", "", headers...); strings.Contains(body, `"Report."`) != shown || !strings.Contains(body, `"spec":{`) {
+			t.Errorf("user %q gets %s", user, body)
+		}
+	}
 }
