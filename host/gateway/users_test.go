@@ -243,7 +243,7 @@ func TestKeysCannotNameOtherUsers(t *testing.T) {
 			if rights[r.right] == anyone { // it names no user, or the hello does
 				continue
 			}
-			path := strings.NewReplacer("{run}", "01a20f00-1aeb-7791-84a0-d6b7700bd6ef", "{session}", "s-1", "{context}", "c-1", "{doomed}", "x", "{beats}", "x", "{key}", "0123456789abcdef", "{tool}", "x", "{approval}", "x", "{call}", "x").Replace(r.path)
+			path := strings.NewReplacer("{run}", "01a20f00-1aeb-7791-84a0-d6b7700bd6ef", "{session}", "s-1", "{context}", "c-1", "{doomed}", "x", "{beats}", "x", "{key}", "0123456789abcdef", "{tool}", "x", "{capability}", "DOC_GENERATE", "{approval}", "x", "{call}", "x").Replace(r.path)
 			status, body := u.do(method, path, r.body, userHeader, "bob")
 			if r.right == "act for a run" {
 				if status != 401 {
