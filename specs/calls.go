@@ -526,7 +526,11 @@ func (c *Checker) send(e *history.Event) {
 		}
 	case "cancel":
 		c.expiredCalls = slices.DeleteFunc(c.expiredCalls, func(o *ask) bool { return o == k })
-		if k != nil {
+		switch {
+		case k == nil:
+		case e.Actor == (actor.ID{}):
+			k.forwards++
+		default:
 			k.sentUngated = k.parent.ungated()
 		}
 	case "answered":

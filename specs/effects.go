@@ -125,8 +125,11 @@ func (c *Checker) ungated(n *node, e *history.Event) bool {
 		case "probe":
 			return true
 		case "request", "cancel":
-			forwarded := k != nil && e.Why == "cancel" && k.parent.actor.cell != c.cell(e.From) // a client cancels the run
-			return k == nil || k.sentUngated || forwarded                                       // nil for a call of a client
+			if k != nil && e.Why == "cancel" && k.forwards > 0 {
+				k.forwards--
+				return true
+			}
+			return k == nil || k.sentUngated // nil for a call of a client
 		case "answered", "held", "resumed", "open":
 			k = nil
 			if r != nil && r.ended && r.volatile && r.activation != r.actor.activations {

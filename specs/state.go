@@ -76,6 +76,7 @@ type ask struct {
 	open        bool
 	lastHold    uint64 // highest number of a Held or Resumed received
 	lastSent    uint64 // observation in which it was made or last sent
+	forwards    int    // cancellations of clients that a cell forwards to the callee, and that depend on no log entry
 	sentUngated bool   // the last message sent for it depends on no log entry
 	// Sequence numbers of the events that made and closed the call, as in run.
 	madeSeq, closedSeq uint64
