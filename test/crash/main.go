@@ -38,6 +38,7 @@ const (
 	openWanted          = 8                // minimum requests in flight at the kill
 	busyCyclesPercent   = 90               // minimum share of cycles that meet both
 	nestedCyclesPercent = 20               // minimum share of cycles with a nested call open
+	toolCyclesMin       = 10               // minimum number of cycles of which a share must meet a running tool: a kill meets one by chance
 	earlyEvery          = 20               // every 20th kill comes early, possibly before the server is ready
 	ackTimeout          = 30 * time.Second // maximum time until enough acknowledgements
 )
