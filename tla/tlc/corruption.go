@@ -137,7 +137,7 @@ var corruptions = []corruption{
 	}),
 	dropEvent("a Crash", kindIs("Crash"), func(e *event) func(*event) bool { return kindIs("Restart", nodeIs(e.Node)) }),
 	dropEvent("a Restart", kindIs("Restart"), func(e *event) func(*event) bool {
-		return func(x *event) bool { return x.Node == e.Node && x.Incarnation > 0 }
+		return func(x *event) bool { return x.Node == e.Node && x.Incarnation > 0 && x.Kind != "Lose" }
 	}),
 	dropEvent("a Deliver", kindIs("Deliver", whatIs("request"), func(e *event) bool { return e.Epoch > 0 }), func(e *event) func(*event) bool {
 		return kindIs("Admit", nested, callIs(e.Call))

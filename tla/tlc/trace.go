@@ -283,6 +283,8 @@ func (t *translation) entry(e *event) string {
 	}
 	fields := t.fields(e)
 	switch {
+	case e.Kind == "Lose": // says what the table did, also of a process that has ended
+		return record(fields...)
 	case e.Incarnation > 0:
 		fields = append(fields, "n", e.Node, "cell", e.Cell, "i", fmt.Sprint(e.Incarnation))
 	case e.Kind == "Perform": // a client reads a stream
