@@ -368,7 +368,7 @@ func (s registryState) agent(id string) (Spec, bool) {
 
 func (s registryState) owner(id string) string {
 	var stored compiledAgent
-	_ = stored.read(s.value(agentPrefix + id)) // nobody owns what is not stored
+	_ = stored.read(s.value(agentPrefix + id)) // an agent that is not stored has no owner
 	return stored.owner
 }
 

@@ -191,8 +191,8 @@ func TestRequestOfFormerInvocation(t *testing.T) {
 	}
 }
 
-// A copy of a request that comes after a further invocation has begun gets the answer of the first copy. It
-// does not stand for an equal request of that invocation, so nothing is performed once more.
+// A copy of a request may arrive after the agent was invoked once more. It gets the answer of the first copy.
+// It does not count as an equal request of the new invocation, which would then perform one more.
 func TestLateCopyOfRepeatedRequest(t *testing.T) {
 	n, run := repeatingNode(t)
 	n.add(run, "helper a")

@@ -164,8 +164,8 @@ func (w *Simulation) announceClaim(g int) {
 	w.publishOwners()
 }
 
-// emitLose records that a cell loses a group, unless that is recorded already, or nobody has heard that it serves
-// the group.
+// emitLose records that a cell loses a group. It records nothing if the cell has not begun to serve the group, or is
+// releasing it, which was recorded.
 func (w *Simulation) emitLose(g int) {
 	cl := &w.claims.groups[g]
 	if cl.node == nil || !cl.adopted || cl.releasing {

@@ -75,15 +75,12 @@ func workflowProblem(events []*shownEvent, policy string) string {
 				return "asks for " + code + " although the first step has failed"
 			}
 			asked[code] = true
-		case runs.ToolResult.String():
-			if e.Payload.Name == tools.RequestCapability { // refused before it was a call: nobody owns the code any more
-				if ended++; ended == 1 {
-					failed = true
-				}
+		case runs.ToolResult.String(), runs.AgentCallRefused.String(), runs.AgentChildDone.String():
+			if e.Type == runs.ToolResult.String() && e.Payload.Name != tools.RequestCapability {
+				continue // a result of request_capability means that no agent owns the code now
 			}
-		case runs.AgentCallRefused.String(), runs.AgentChildDone.String():
 			if ended++; ended == 1 {
-				failed = e.Type == runs.AgentCallRefused.String() || e.Payload.Status == actor.Failed.String()
+				failed = e.Type != runs.AgentChildDone.String() || e.Payload.Status == actor.Failed.String()
 			}
 		}
 	}
