@@ -16,6 +16,7 @@ type Usage struct {
 	Free   uint64            // bytes that new work may still take
 	Stored uint64            // bytes of all tenants
 	Of     map[string]uint64 // of each tenant
+	Burst  uint64            // bytes that a store takes for seconds while it writes its buffers to tables
 }
 
 // TenantRange returns the range of the keys with the rows of a tenant.

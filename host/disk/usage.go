@@ -12,9 +12,13 @@ import (
 // usageSamples is the number of batches of the log from which the shares of tenants are estimated.
 const usageSamples = 256
 
+// burstBuffers is the number of write buffers by which a store grows at most until they are tables and their
+// part of the write-ahead log is deleted: three in memory, and the table of one.
+const burstBuffers = 4
+
 // ReadUsage estimates the space of the tenants of a store. It reads some batches of the log.
 func ReadUsage(d *Disk) (store.Usage, error) {
-	u := store.Usage{Of: map[string]uint64{}}
+	u := store.Usage{Of: map[string]uint64{}, Burst: burstBuffers * d.options.WriteBuffer}
 	if free := d.options.freeSpace(d.dir); free > d.options.FreeFloor {
 		u.Free = free - d.options.FreeFloor
 	}

@@ -87,6 +87,9 @@ func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(ru
 		return refused(in.Call.ID, actor.Refuse(actor.Invalid, "kind: %s is not invoked: send a Signal", in.Call.Kind)), nil
 	}
 	if in.Call.To == agents.RegistryID {
+		if r := c.admitDefinition(&in); r != nil {
+			return refused(in.Call.ID, r), nil
+		}
 		a, err := c.registry.invoke(ctx, c.engine, in.By, in.Call)
 		return command.Answer(a), errorOf(err)
 	}
@@ -97,6 +100,19 @@ func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(ru
 	}
 	a, err := c.engine.AskStream(ctx, in.Call, joined)
 	return command.Answer(a), errorOf(err)
+}
+
+// admitDefinition counts a new definition of an agent, a tool or a capability as written by its user, except
+// those of administrators. The registry keeps definitions of a bounded size, but the log has each change.
+func (c *Commands) admitDefinition(in *command.Invoke) *actor.Refusal {
+	if c.storage == nil || ingress.Allows(in.By, ingress.ScopeAdmin) {
+		return nil
+	}
+	switch in.Call.Operation {
+	case agents.OpPut, agents.OpRegister, agents.OpPutTool, agents.OpPutCapability:
+		return c.storage.admit(in.By.Tenant, actor.SizeOf(in.Call.Parts))
+	}
+	return nil
 }
 
 // Signal implements command.Node.

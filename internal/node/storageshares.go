@@ -15,11 +15,12 @@ import (
 // The shares of users in the space of the disk.
 const (
 	// Space is scarce while less than one part in scarcePart of what the store may take is free, or less
-	// than scarceBytesMax.
+	// than scarceBytesMax. On a small disk it is scarce while a burst of the store leaves none, but not
+	// while half is free.
 	scarcePart     = 8
 	scarceBytesMax = 4 << 30
 	// usageEvery is the minimum time between two estimates of the space that users have, usageSoon if
-	// twice as much as is scarce is free, and usageNow if half of what is free was written since the
+	// twice as much as is scarce is free, and usageNow if a quarter of what is free was written since the
 	// last one: it may have taken more than writtenPerByte.
 	usageEvery, usageSoon, usageNow = time.Minute, 10 * time.Second, time.Second
 	// writtenPerByte is the number of bytes that a byte of a message may take: in the log, and in the
@@ -55,9 +56,9 @@ func (s *storageShares) admit(tenant string, bytes int) *actor.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	has, stored, free := s.usage.Of[tenant]+s.written[tenant], s.usage.Stored+s.sum, s.usage.Free-min(s.usage.Free, s.sum)
-	scarce, every := min(scarceBytesMax, (stored+free)/scarcePart), usageEvery
+	scarce, every := max(min(scarceBytesMax, (stored+free)/scarcePart), min(s.usage.Burst, (stored+free)/2)), usageEvery
 	switch {
-	case s.sum > free/2:
+	case s.sum > free/4:
 		every = usageNow
 	case free < 2*scarce:
 		every = usageSoon

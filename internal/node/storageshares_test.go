@@ -13,7 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 )
 
@@ -26,12 +26,14 @@ func TestUserWithMostOfTheDiskIsRefused(t *testing.T) {
 		usage   store.Usage
 		mallory bool // is refused
 	}{
-		"empty store":     {store.Usage{Free: 1 << 20, Of: map[string]uint64{}}, false},
-		"enough space":    {store.Usage{Free: 2 * gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, false},
-		"scarce space":    {store.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, true},
-		"less than half":  {store.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 4 * gib, "bob": gib}}, false},
-		"large disk":      {store.Usage{Free: 5 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, false},
-		"full large disk": {store.Usage{Free: 3 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, true},
+		"empty store":                 {store.Usage{Free: 1 << 20, Of: map[string]uint64{}}, false},
+		"enough space":                {store.Usage{Free: 2 * gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, false},
+		"scarce space":                {store.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, true},
+		"less than half":              {store.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 4 * gib, "bob": gib}}, false},
+		"large disk":                  {store.Usage{Free: 5 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, false},
+		"small disk":                  {store.Usage{Free: 100 << 20, Stored: 300 << 20, Burst: 128 << 20, Of: map[string]uint64{"mallory": 290 << 20}}, true},
+		"half of a tiny disk is free": {store.Usage{Free: 50 << 20, Stored: 40 << 20, Burst: 128 << 20, Of: map[string]uint64{"mallory": 40 << 20}}, false},
+		"full large disk":             {store.Usage{Free: 3 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStorageShares(nil, slog.New(slog.DiscardHandler))
@@ -92,14 +94,15 @@ func TestSpaceIsEstimatedAgainAfterMuchIsWritten(t *testing.T) {
 	})
 }
 
-// Messages of clients are subject to the shares, and deletions are not.
+// Messages and definitions of clients are subject to the shares, and deletions are not.
 func TestMessagesTakeShareOfTheDisk(t *testing.T) {
 	n := openTestNode(t)
 	n.storage.usage, n.storage.readAt = store.Usage{Free: 1, Stored: gib, Of: map[string]uint64{actor.DefaultTenant: gib}}, time.Now().Add(time.Hour)
+	by := testBy
 	invoke := func(call actor.Call) *actor.Refusal {
 		t.Helper()
 		call.ID = n.NewCallID()
-		a, err := n.Invoke(t.Context(), command.Invoke{By: testBy, Call: call}, nil)
+		a, err := n.Invoke(t.Context(), command.Invoke{By: by, Call: call}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,6 +110,15 @@ func TestMessagesTakeShareOfTheDisk(t *testing.T) {
 	}
 	if r := invoke(actor.Call{To: actor.NewID("helper", "s-1"), Parts: actor.Text("x")}); r == nil || r.Info().Type != "storage_share" {
 		t.Errorf("a message: %v", r)
+	}
+	define := actor.Call{To: agents.RegistryID, Operation: agents.OpPut, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"name":"a"}`)}}}
+	by.Scopes = []string{string(ingress.ScopeAdmin)}
+	if r := invoke(define); r != nil && r.Info().Type == "storage_share" {
+		t.Errorf("a definition of an administrator: %v", r)
+	}
+	by.Scopes = []string{string(ingress.ScopeAgents)}
+	if r := invoke(define); r == nil || r.Info().Type != "storage_share" {
+		t.Errorf("a definition: %v", r)
 	}
 	if r := invoke(actor.Call{To: agents.RegistryID, Operation: agents.OpDelete, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"a"}`)}}}); r != nil && r.Reason != actor.NotFound && r.Reason != actor.Rejected {
 		t.Errorf("a deletion: %v", r)
