@@ -10,13 +10,13 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// addTool adds a call of a declared tool to the run of an external agent. A duplicate of the
+// addTool adds a call of a tool to the run of an external agent. A duplicate of the
 // signal is answered before, with its recorded outcome.
 func (s received) addTool() *actor.Refusal {
 	c, t := s.cell, s.turn
 	ask, refusal := addedToolAsk(s.call)
 	if refusal == nil {
-		refusal = s.checkDeclared(&ask)
+		refusal = s.checkAdded(&ask)
 	}
 	if refusal != nil || (repeats{c, t}).take(s.call, &ask, s.durable) {
 		return refusal
@@ -69,9 +69,10 @@ func addedToolAsk(call *actor.Call) (actor.Ask, *actor.Refusal) {
 	return actor.Ask{Kind: actor.AskTool, Name: in.Tool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: in.Args}}}, nil
 }
 
-// checkDeclared returns a refusal unless an ask is for a declared tool, or one about detached calls.
-func (s received) checkDeclared(ask *actor.Ask) *actor.Refusal {
-	if tool, ok := s.cell.tools.Tool(ask.Name); ok && (tool.Declared != nil || tools.IsDetached(tool.Name)) {
+// checkAdded returns a refusal unless external agents may use a tool: a declared one, one about detached calls, or
+// one of the notes of the session.
+func (s received) checkAdded(ask *actor.Ask) *actor.Refusal {
+	if tool, ok := s.cell.tools.Tool(ask.Name); ok && (tool.Declared != nil || tools.IsDetached(tool.Name) || tools.IsSession(tool.Name)) {
 		return nil
 	}
 	return actor.ToolNotFound(ask.Name)

@@ -47,6 +47,9 @@ func sessionTools() []Tool {
 	}
 }
 
+// IsSession reports whether a tool is one of the notes of a session.
+func IsSession(tool string) bool { return tool == NoteSession || tool == ReadSession }
+
 func noSession(context.Context, []byte) Result {
 	return Refused(actor.Refuse(actor.Unavailable, "this program keeps no state of sessions: a node of Troupe does"))
 }

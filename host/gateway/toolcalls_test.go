@@ -226,6 +226,53 @@ func TestToolCallIsRefused(t *testing.T) {
 	}
 }
 
+// External agents note facts of their session and read those of others, and a repeat notes nothing again. Each
+// note is an event of the session, after which its state has it.
+func TestExternalAgentsNoteInTheirSession(t *testing.T) {
+	d := startGateway(t)
+	newExternalService(d, "other").begin("other", `{"content":"x","session_id":"s-8"}`)
+	in := newExternalService(d, "outside").begin("outside", `{"content":"x","session_id":"s-7"}`)
+	peer := newExternalService(d, "peer").begin("peer", `{"content":"x","session_id":"s-7"}`)
+	events := d.openStream("GET", "/v1/sessions/s-7/events", "", "Accept", ingress.EventStream)
+	state := func(session string) string {
+		_, _, body := d.do("GET", "/v1/sessions/"+session+"/state", "")
+		return body
+	}
+	const budget = `{"args":{"kind":"constraint","name":"budget","value":[1,2]},"idempotency_key":"k-1"}`
+	var first string
+	for i, c := range []struct{ body, result, state string }{
+		{budget, `{"status":"noted","version":1}`, `"name":"budget","value":[1,2],"version":1,"agent_id":"outside","run_id":"` + in.run},
+		{`{"args":{"kind":"state","value":{"pages":3}}}`, `{"status":"noted","version":1}`, `"outside":{"state":{"pages":3},"version":1,"run_id":"` + in.run},
+		{`{"args":{"kind":"constraint","name":"budget","value":[1,3]}}`, `{"status":"replaced","version":2}`, `"value":[1,3],"version":2`},
+		{budget, `{"status":"noted","version":1}`, `"value":[1,3],"version":2`}, // the answer of the first time
+	} {
+		status, out := d.invokeTool(in, "note_session", c.body)
+		if result, _ := json.Marshal(out.Result, json.Deterministic(true)); status != 200 || out.Status != "succeeded" || string(result) != c.result {
+			t.Errorf("%s: %d %+v, want %s", c.body, status, out, c.result)
+		}
+		if i == 0 {
+			first = out.ID
+		}
+		if i < 3 {
+			events.readUntil("tool_result")
+		} else if out.ID != first {
+			t.Errorf("the repeat is the call %s, want %s", out.ID, first)
+		}
+		if got := state("s-7"); !strings.Contains(got, c.state) {
+			t.Errorf("after %s: %s, want %s", c.body, got, c.state)
+		}
+	}
+	if _, out := d.invokeTool(peer, "read_session", `{}`); !strings.Contains(fmt.Sprint(out.Result), "agent_id:outside") || !strings.Contains(fmt.Sprint(out.Result), "name:budget") {
+		t.Errorf("the other agent reads %v", out.Result)
+	}
+	if _, out := d.invokeTool(in, "note_session", `{"args":{"kind":"secret","value":1}}`); out.Error.Code != "invalid_request" || !strings.Contains(out.Error.Message, "kind") {
+		t.Errorf("an unknown kind: %+v", out)
+	}
+	if got := state("s-8"); strings.Contains(got, "budget") {
+		t.Errorf("another session has %s", got)
+	}
+}
+
 // The principal that registered the agent of a run needs no token, and a tool call belongs to
 // the namespace of the run.
 func TestToolCallInNamespaceOfRun(t *testing.T) {
