@@ -101,8 +101,11 @@ func setMemoryScope(s *Spec, v any) error {
 
 // offered returns the tools that the model of the agent is offered.
 func (s *Spec) offered() []string {
-	if remembered := s.Memory.Tools(); len(remembered) > 0 {
-		return slices.Concat(s.Tools, remembered)
+	offered := slices.Clip(s.Tools)
+	for _, name := range s.Memory.Tools() {
+		if !slices.Contains(s.Tools, name) { // models refuse two tools of one name
+			offered = append(offered, name)
+		}
 	}
-	return s.Tools
+	return offered
 }

@@ -228,7 +228,7 @@ func (s *Spec) checkDeclaration() (problems Problems) {
 // conflict returns a refusal if the spec contradicts another agent: its code is the ID or the name of that
 // one or the other way round, which would take its requests, or it declares a capability of that one
 // otherwise, or one of another principal, whose requests it would be asked too. The operator is held up by agents of
-// the operator only: see displace. Schemas are compared as text: compiling those of all agents would block the cell.
+// the operator only, whatever clients have named theirs: see displace. Schemas are compared as text: compiling those of all agents would block the cell.
 func (r registryState) conflict(s *Spec) *actor.Refusal {
 	refuse := func(field, format string, args ...any) *actor.Refusal {
 		refusal := actor.Refuse(actor.Rejected, format, args...)
@@ -243,8 +243,7 @@ func (r registryState) conflict(s *Spec) *actor.Refusal {
 		other, exists := r.agent(id)
 		yields := r.principal == Operator && r.owner(id) != Operator
 		switch {
-		case !exists:
-		case yields && s.Code != id && s.Code != other.Name:
+		case !exists, yields:
 		case s.Code != "" && s.Code == other.Code:
 			return refuse("code", "code %s belongs to agent %s", s.Code, id)
 		case s.Code != "" && (s.Code == id || s.Code == other.Name):
@@ -268,8 +267,9 @@ func (r registryState) conflict(s *Spec) *actor.Refusal {
 	return nil
 }
 
-// displace takes from agents of others what the operator declares for an agent of its own: its code, and its
-// capabilities, whose requests they would be asked too. Otherwise a client could keep a server from its start.
+// displace takes from agents of others what the operator declares for an agent of its own: its code, also as their
+// name, and its capabilities, whose requests they would be asked too. An agent whose ID is the code is deleted, because
+// an ID does not change. Otherwise a client could keep a server from its start.
 func (r registryState) displace(s *Spec) (updates []actor.StateItem) {
 	if r.principal != Operator {
 		return nil
@@ -283,14 +283,21 @@ func (r registryState) displace(s *Spec) (updates []actor.StateItem) {
 		if !exists {
 			continue
 		}
+		if id == s.Code {
+			updates = append(updates, actor.StateItem{Name: item.Name}, r.retired(previous, r.owner(id)))
+			continue
+		}
 		next := previous
+		if s.Code != "" && next.Name == s.Code {
+			next.Name = id
+		}
 		if next.Code != "" && (next.Code == s.Code || next.Code == s.ID || next.Code == s.Name) {
 			next.Code = ""
 		}
 		next.Provides = slices.DeleteFunc(slices.Clone(previous.Provides), func(c Capability) bool {
 			return slices.ContainsFunc(s.Provides, func(own Capability) bool { return own.Code == c.Code })
 		})
-		if next.Code == previous.Code && len(next.Provides) == len(previous.Provides) {
+		if next.Name == previous.Name && next.Code == previous.Code && len(next.Provides) == len(previous.Provides) {
 			continue
 		}
 		if len(next.Provides) == 0 {

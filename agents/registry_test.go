@@ -416,3 +416,36 @@ func TestProvidesConflict(t *testing.T) {
 	f.mustApply(agents.OpDelete, `{"agent_id":"second"}`)
 	f.mustApply(agents.OpPut, `{"name":"first","provides":[{"code":"ANL_NPV","description":"Another value."}]}`)
 }
+
+// What clients have named their agents does not hold up the operator's: a code of a new agent is taken from theirs, as
+// code, name and ID. A client gets it back from no one.
+func TestCodeOfOperatorIsTakenFromClients(t *testing.T) {
+	f := newRegistryFixture(t)
+	f.mustApply(agents.OpPut, `{"agent_id":"ANL"}`)
+	f.mustApply(agents.OpPut, `{"agent_id":"named","name":"ANL"}`)
+	f.mustApply(agents.OpPut, `{"agent_id":"bob","name":"Bob"}`)
+	f.principal = agents.Operator
+	f.mustApply(agents.OpPut, `{"agent_id":"analyst","code":"ANL"}`)
+	f.mustApply(agents.OpPut, `{"agent_id":"analyst","code":"ANL"}`)
+	var got []string
+	for _, s := range f.catalog().Specs {
+		got = append(got, s.ID+" "+s.Name+" "+s.Code)
+	}
+	if want := []string{"analyst analyst ANL", "bob Bob ", "named named "}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	f.principal = "key:a"
+	for _, body := range []string{`{"agent_id":"ANL"}`, `{"agent_id":"named","name":"ANL"}`} {
+		if out := f.apply(agents.OpPut, body); out.Refusal == nil || out.Refusal.Field != "name" || !strings.Contains(out.Refusal.Detail, "ANL is the code of agent analyst") {
+			t.Errorf("%s: %+v", body, out)
+		}
+	}
+}
+
+// An agent that remembers may list a tool of its memory too, and has it once: models refuse two tools of one name.
+func TestMemoryToolIsOfferedOnce(t *testing.T) {
+	spec, err := agents.ReadJSON([]byte(`{"name":"x","tools":["memory_search","call_agent"],"memory":{"search":true,"create":true}}`))
+	if got := spec.MissingTools(tools.NewRegistry()); err != nil || !slices.Equal(got, []string{"memory_search", "memory_create"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
