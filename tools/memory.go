@@ -13,6 +13,11 @@ const (
 	MemoryForget   = "memory_forget"
 )
 
+// IsMemory reports whether a tool is one with which agents remember.
+func IsMemory(tool string) bool {
+	return tool == MemorySearch || tool == MemoryCreate || tool == MemoryTraverse || tool == MemoryForget
+}
+
 // The names of steps of a run, as records of steps and replays show them.
 const (
 	RequestToolCall       = "RequestToolCall"

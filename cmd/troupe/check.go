@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +23,7 @@ import (
 
 // CheckCmd checks the files of agents and tools for errors.
 type CheckCmd struct {
-	Dir    string `arg:"" type:"path" help:"Folder with files of agents and tools named *.toml."`
+	Dir    string `arg:"" type:"path" help:"Folder with files of agents and tools named *.toml, or of a project: its troupe.toml then names that folder."`
 	Config string `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"Server configuration with the models that agents use, and the policy of tools."`
 	Strict bool   `help:"Exit with code 1 for warnings too."`
 	JSON   bool   `help:"Print JSON."`
@@ -40,6 +42,7 @@ the files of TLS and the address to listen on. Exits with code 1 if there are er
 or with 1 with --strict.
 
 Examples:
+  troupe check .
   troupe check agents/
   troupe check agents/ --config troupe.toml
   troupe check agents/ --config troupe.toml --strict
@@ -48,7 +51,14 @@ Examples:
 
 // Run executes the command.
 func (c *CheckCmd) Run(s streams) error {
+	project := c.inProject()
 	config, configErr := readConfig(c.Config)
+	if folder, ok := config.flags["agents"].(string); ok && project {
+		if !filepath.IsAbs(folder) {
+			folder = filepath.Join(c.Dir, folder)
+		}
+		c.Dir = folder
+	}
 	files, err := service.ReadAgentFiles(c.Dir)
 	if err != nil {
 		return errors.Join(configErr, err)
@@ -74,6 +84,7 @@ func (c *CheckCmd) Run(s streams) error {
 				files.CheckAddresses(rules.CheckURL)
 			}
 			files.CheckSecrets(&egress)
+			files.CheckMemory(config.Memory)
 			files.CheckModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
 		}
 		if serve.Ready {
@@ -111,6 +122,17 @@ func (c *CheckCmd) Run(s streams) error {
 		return exitCode(exitFailed)
 	}
 	return err
+}
+
+// inProject makes the configuration of a project, as init creates it, that of the check; false if the folder has none,
+// or if another one is given. The folder to check is then the one that it names.
+func (c *CheckCmd) inProject() bool {
+	path := filepath.Join(c.Dir, projectConfig)
+	if info, err := os.Stat(path); c.Config != "" || err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	c.Config = path
+	return true
 }
 
 // configProblem returns a problem of the configuration, whose line begins with the path and

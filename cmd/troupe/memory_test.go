@@ -24,8 +24,27 @@ func memoryServer(t *testing.T, data string) *server {
 	if err := os.WriteFile(config, []byte("write_buffer_mib = 1\n\n[memory]\nenabled = true\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	files := writeFiles(t, ">> clerk.toml\nname = \"clerk\"\nmemory = {search = true, create = true, forget = true, scope = \"workspace\"}\n")
-	return startServer(t, data, "--config", config, "--agents", files)
+	return startServer(t, data, "--config", config, "--agents", writeFiles(t, clerk))
+}
+
+// clerk is an agent that remembers; a tool of its memory is also listed by name.
+const clerk = ">> clerk.toml\nname = \"clerk\"\ntools = [\"memory_search\", \"call_agent\"]\nmemory = {search = true, create = true, forget = true, scope = \"workspace\"}\n"
+
+// An agent that remembers is without fault, unless the configuration switches memory off.
+func TestCheckOfMemory(t *testing.T) {
+	files, config := writeFiles(t, clerk), filepath.Join(t.TempDir(), "c.toml")
+	for text, want := range map[string]string{"": "warnings=0", "[memory]\nenabled = true\n": "warnings=0", "[models]\n": "memory: the configuration does not switch memory on"} {
+		args := []string{"check", files}
+		if text != "" {
+			if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, "--config", config)
+		}
+		if code, out, err := runProgram(t, args...); code != 0 || !strings.Contains(out+err, want) {
+			t.Errorf("%q: %d %s%s, want %s", text, code, out, err, want)
+		}
+	}
 }
 
 // An agent recalls across sessions, people see and forget it, and a restored backup does not bring it back.

@@ -290,7 +290,7 @@ func (f *AgentFiles) checkReferences(program Program) {
 		specs = append(specs, a.Spec)
 	}
 	for _, a := range f.Agents {
-		for _, name := range slices.DeleteFunc(a.Spec.MissingTools(registry), f.ofServer) {
+		for _, name := range slices.DeleteFunc(a.Spec.MissingTools(registry), f.ofOthers) {
 			f.warn(a.Path, "tools", "no file here declares %s, and this program has no such tool; the agent runs without it", name)
 		}
 		for _, target := range a.Spec.Agents {
@@ -321,6 +321,15 @@ func (f *AgentFiles) checkWorkflows() {
 		}
 		for _, p := range a.Spec.UnknownCapabilities(known) {
 			f.Problems = append(f.Problems, FileProblem{File: a.Path, Field: p.Field, Text: p.Text, Warning: !strings.Contains(p.Text, "did you mean")})
+		}
+	}
+}
+
+// CheckMemory adds a warning for each agent that remembers, for a server whose configuration switches that off.
+func (f *AgentFiles) CheckMemory(enabled bool) {
+	for _, a := range f.Agents {
+		if len(a.Spec.Memory.Tools()) > 0 && !enabled {
+			f.warn(a.Path, "memory", "the configuration does not switch memory on, so the agent runs without it; add enabled = true to its table [memory]")
 		}
 	}
 }

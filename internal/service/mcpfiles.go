@@ -186,8 +186,11 @@ func (f *AgentFiles) MCP() map[string]mcp.Config {
 	return all
 }
 
-// ofServer reports whether a tool belongs to an MCP server of the files.
-func (f *AgentFiles) ofServer(tool string) bool {
+// ofOthers reports whether a tool belongs to an MCP server of the files, or to the memory of the server that runs them.
+func (f *AgentFiles) ofOthers(tool string) bool {
+	if tools.IsMemory(tool) {
+		return true
+	}
 	name, _, ok := strings.Cut(tool, ".")
 	return ok && slices.ContainsFunc(f.Servers, func(s ServerFile) bool { return s.Name == name })
 }
