@@ -154,21 +154,27 @@ func (c *AgentsDeleteCmd) Run(s streams) error {
 // the data folder on the folder's socket, and opens the folder if there is none. The path is
 // that of the request to a server; the operation and its input are those of the registry.
 func (a OwnerFlags) deleteFromRegistry(s streams, path, operation string, input map[string]string) error {
+	_, err := a.changeRegistry(s, http.MethodDelete, path, nil, operation, invariant.Must(json.Marshal(input)))
+	return err
+}
+
+// changeRegistry is deleteFromRegistry for any method, and returns the answer.
+func (a OwnerFlags) changeRegistry(s streams, method, path string, body []byte, operation string, input []byte) (answer []byte, err error) {
 	at, ok := a.ownerClient(a.Data)
 	if !ok && a.Data != "" {
 		folder, err := openKeys(a, false)
 		if err != nil {
-			return storeError(a.Data, err, insteadOfData)
+			return nil, storeError(a.Data, err, insteadOfData)
 		}
-		warnings, err := folder.callRegistry(operation, invariant.Must(json.Marshal(input)))
+		answer, warnings, err := folder.callRegistry(operation, input)
 		for _, w := range warnings {
 			fmt.Fprintln(s.err, "warning:", w)
 		}
-		return errors.Join(err, folder.close())
+		return answer, errors.Join(err, folder.close())
 	}
 	if !ok {
 		at = a.client()
 	}
-	_, _, err := at.do(context.Background(), http.MethodDelete, path, nil)
-	return err
+	_, answer, err = at.do(context.Background(), method, path, body)
+	return answer, err
 }

@@ -4,10 +4,8 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -102,8 +100,8 @@ func capabilityPath(code string) (string, error) {
 
 // CapabilitiesAddCmd creates or changes a capability.
 type CapabilitiesAddCmd struct {
-	ServerFlags
-	File string `arg:"" type:"path" help:"File of the capability: JSON as 'capabilities show' prints it."`
+	OwnerFlags
+	File string `arg:"" type:"path" help:"File of the capability, or - for standard input: JSON as 'capabilities show' prints it."`
 	JSON bool   `help:"Print the JSON response of the server."`
 }
 
@@ -111,18 +109,25 @@ type CapabilitiesAddCmd struct {
 func (CapabilitiesAddCmd) Help() string {
 	return `The agents in owner_agents become its owners, and no others; without owner_agents these stay. All of them are changed at once.
 An agent of a file has what its file says again at the next start. Needs the scope agents, and admin for agents of others.
+The owner of the data folder changes any capability with --data, also while the server runs.
 
 Examples:
   troupe capabilities show DOC_GENERATE > doc.json
-  troupe capabilities add doc.json`
+  troupe capabilities add doc.json
+  troupe capabilities add doc.json --data data`
 }
 
 // Run executes the command.
 func (c *CapabilitiesAddCmd) Run(s streams) error {
-	file, err := os.ReadFile(c.File)
+	text, argument := "", "@"+c.File
+	if c.File == "-" {
+		argument = c.File
+	}
+	text, err := readArgument("capability", argument)
 	if err != nil {
 		return err
 	}
+	file := []byte(text)
 	var row struct {
 		Code string `json:"capability_code"`
 	}
@@ -133,7 +138,7 @@ func (c *CapabilitiesAddCmd) Run(s streams) error {
 	if err != nil {
 		return fmt.Errorf("%s: capability_code: %w", c.File, err)
 	}
-	_, body, err := c.client().do(context.Background(), http.MethodPut, path, file)
+	body, err := c.changeRegistry(s, http.MethodPut, path, file, agents.OpPutCapability, file)
 	if err != nil || c.JSON {
 		return printJSONOrError(s.out, body, err)
 	}

@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
 // A capability is changed by the file that show prints, for the agents in it.
 func TestCapabilityIsChangedByItsFile(t *testing.T) {
-	s := startServer(t, filepath.Join(t.TempDir(), "data"))
+	data := filepath.Join(t.TempDir(), "data")
+	s := startServer(t, data)
 	for _, body := range []string{`{"name":"ann","provides":[{"code":"ANL_NPV","description":"worth today"}]}`, `{"name":"bob"}`} {
 		if code, err := s.request("POST", "/v1/agents", body, "", new(any)); code != 201 || err != nil {
 			t.Fatal(code, err)
@@ -47,4 +49,13 @@ func TestCapabilityIsChangedByItsFile(t *testing.T) {
 	run("capability ANL_NPV is deleted", "delete", "ANL_NPV")
 	run("!no registered capability", "delete", "ANL_NPV")
 	run("no capabilities", "list")
+
+	// The owner of the folder needs no key, with a server and without one.
+	write(shown)
+	run("capability ANL_NPV is created", "add", file, "--data", data)
+	s.stop(syscall.SIGTERM)
+	write(strings.Replace(shown, "worth today", "worth then", 1))
+	run("capability ANL_NPV is changed", "add", file, "--data", data)
+	s = startServer(t, data)
+	run("worth then", "list")
 }

@@ -413,7 +413,7 @@ func (k dataDirKeys) create(n newKey) (key, error) {
 	if r := made.LimitTo(n.agents); r != nil {
 		return key{}, r
 	}
-	warnings, err := k.callRegistry(agents.OpCreateKey, made.Encode())
+	_, warnings, err := k.callRegistry(agents.OpCreateKey, made.Encode())
 	if err != nil {
 		return key{}, err
 	}
@@ -440,17 +440,18 @@ func (k dataDirKeys) revoke(id string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.callRegistry(agents.OpRevokeKey, body)
+	_, warnings, err := k.callRegistry(agents.OpRevokeKey, body)
+	return warnings, err
 }
 
-func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, error) {
+func (k dataDirKeys) callRegistry(operation string, body []byte) (answer []byte, warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), node.RegistryTimeout)
 	defer cancel()
-	_, warnings, err := k.node.CallRegistryForOwner(ctx, operation, body)
+	answer, warnings, err = k.node.CallRegistryForOwner(ctx, operation, body)
 	if r := (*actor.Refusal)(nil); errors.As(err, &r) { // with the code that a server answers
 		err = fmt.Errorf("%s: %s", r.Info().Type, r.Detail)
 	}
-	return warnings, err
+	return answer, warnings, err
 }
 
 func keyView(k ingress.Key) key {

@@ -30,6 +30,7 @@ type TasksListCmd struct {
 // Help returns the text shown below the flags.
 func (TasksListCmd) Help() string {
 	return `A detached call is one that an agent has made with agent_call: it goes on, and the outcome comes back by itself.
+A skill that a client has invoked over HTTP is a run and not listed here: see troupe runs list. tasks show shows both.
 
 Examples:
   troupe tasks list
