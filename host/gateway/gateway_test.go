@@ -452,6 +452,7 @@ func TestInvalidRequestsGetProblems(t *testing.T) {
 		"escape":               {"GET", "/v1/%61gents", "", nil, 400, "no escapes"},
 		"dots":                 {"GET", "/v1/runs/../agents", "", nil, 400, "empty segments"},
 		"empty segment":        {"GET", "/v1//agents", "", nil, 400, "empty segments"},
+		"final slash":          {"GET", "/v1/agents/?limit=1", "", nil, 400, "the path must not end with /: want /v1/agents\""},
 		"query":                {"GET", "/v1/runs?limit=%31", "", nil, 400, "no escapes"},
 		"foreign host":         {"GET", "/v1/agents", "", []string{"Host", "evil.example"}, 403, "forbidden_host"},
 		"foreign host port":    {"GET", "/v1/agents", "", []string{"Host", "127.0.0.1.evil.example:80"}, 403, "forbidden_host"},

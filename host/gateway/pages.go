@@ -33,6 +33,21 @@ var webFiles embed.FS
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
+// webPages are the paths of pages to which a final slash leads too, as people type it.
+var webPages = []string{"/docs", "/chat", "/console"}
+
+// pageOf returns the name of the page for a path that is its own with a final slash, or "".
+func pageOf(target []byte) string {
+	if len(target) < 2 || target[len(target)-1] != '/' {
+		return ""
+	}
+	page := string(target[:len(target)-1])
+	if !slices.Contains(webPages, page) {
+		return ""
+	}
+	return page[1:]
+}
+
 // webTypes are the media types of the files by their extensions.
 var webTypes = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}

@@ -92,9 +92,15 @@ func TestPagesLoadTheirOwnFilesOnly(t *testing.T) {
 			t.Errorf("%s: named %v, %v, %d bytes, want %d", target, seen[target], header, len(body), len(want))
 		}
 	}
-	for _, target := range []string{"/docs/", "/docs/docs.go", "/docs/none.md", "/docs/..", "/index.html", "/assets/front.html", "/assets/chat.html", "/assets/console.html", "/assets/none.js", "/assets/..", "/chat/"} {
+	for _, target := range []string{"/docs//", "/docs/docs.go", "/docs/none.md", "/docs/..", "/index.html", "/assets/front.html", "/assets/chat.html", "/assets/console.html", "/assets/none.js", "/assets/..", "/chat/x", "/assets/"} {
 		if status, _, _ := get(target); status != 404 && status != 400 {
 			t.Errorf("%s: %d", target, status)
+		}
+	}
+	for _, page := range webPages {
+		_, _, want := get(page)
+		if status, _, body := get(page + "/"); status != 200 || body != want {
+			t.Errorf("%s/: %d %.200s", page, status, body)
 		}
 	}
 }

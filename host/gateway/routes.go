@@ -262,6 +262,11 @@ func (s *Server) setRoutes(all []route) {
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
 	r.NotFound = func(ctx *fasthttp.RequestCtx) {
+		if page := pageOf(ctx.Path()); page != "" && (ctx.IsGet() || ctx.IsHead()) {
+			ctx.Response.Header.Set(fasthttp.HeaderLocation, "../"+page) // from wherever a proxy shows the page
+			ctx.SetStatusCode(http.StatusPermanentRedirect)
+			return
+		}
 		detail := "this path does not exist: a message is sent by POST /v1/agents/{id}/messages; docs/api.md lists all paths"
 		if isForeignOpenAI(ctx.Path()) {
 			detail = "this path does not exist: of the OpenAI API this server has POST /v1/chat/completions and GET /v1/models, and both for agents below /v1/openai; the base URL of a client ends with /v1 or /v1/openai"

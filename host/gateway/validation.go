@@ -275,6 +275,9 @@ func checkTarget(h *fasthttp.RequestHeader) *problem {
 		return invalid(http.StatusRequestURITooLong, "", fmt.Sprintf("want at most %d bytes of path and query", TargetBytesMax))
 	}
 	path, query, _ := bytes.Cut(target, questionMark)
+	if pageOf(path) != "" {
+		path = path[:len(path)-1]
+	}
 	detail := ""
 	switch {
 	case len(path) == 0 || path[0] != '/':
@@ -292,6 +295,9 @@ func checkTarget(h *fasthttp.RequestHeader) *problem {
 			if from = i + 1; string(segment) == "." || string(segment) == ".." || len(segment) == 0 && len(path) > 1 {
 				detail = "the path must not contain empty segments, . or .."
 			}
+		}
+		if whole := bytes.TrimRight(path, "/"); len(path) > 1 && len(whole) == len(path)-1 {
+			detail = fmt.Sprintf("the path must not end with /: want %.200s", whole)
 		}
 	}
 	if detail == "" {
