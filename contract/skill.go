@@ -36,11 +36,17 @@ type Invocation struct {
 // ReturnAddress returns ReturnTo as the callee sees it.
 func (v *Invocation) ReturnAddress() string { return tools.ReturnAddress(v.ReturnTo) }
 
-// Encode returns the message for the callee.
+// Encode returns the message for the callee. Without Correlation or ReturnTo it is not told of them; the time goes
+// with the address.
 func (v *Invocation) Encode() []byte {
-	return encodeMembers([]member{{"kind", quoted("skill_invocation")}, {"skill", quoted(v.Skill)}, {"mode", quoted(v.Mode)}, {"input", v.Input},
-		{"correlationId", quoted(v.Correlation.String())}, {"returnTo", quoted(v.ReturnAddress())},
-		{"timeout", number(v.Timeout.Milliseconds())}})
+	all := []member{{"kind", quoted("skill_invocation")}, {"skill", quoted(v.Skill)}, {"mode", quoted(v.Mode)}, {"input", v.Input}}
+	if !v.Correlation.IsZero() {
+		all = append(all, member{"correlationId", quoted(v.Correlation.String())})
+	}
+	if v.ReturnTo != (actor.ID{}) {
+		all = append(all, member{"returnTo", quoted(v.ReturnAddress())}, member{"timeout", number(v.Timeout.Milliseconds())})
+	}
+	return encodeMembers(all)
 }
 
 // Correlation identifies a detached call to its asker. The run of the callee has the ID of the call.
@@ -65,13 +71,18 @@ func Pending(c Correlation) []byte {
 	return encodeMembers(append([]member{{"status", quoted("pending")}}, c.members()...))
 }
 
-// PendingCalls returns the immediate answer to the agent that makes several detached calls, of these agents.
-func PendingCalls(agents []string, calls []Correlation) []byte {
+// PendingCalls returns the immediate answer to the agent that makes several detached calls, of these agents. The
+// outcomes of silent ones are not delivered.
+func PendingCalls(agents []string, calls []Correlation, silent bool) []byte {
+	status := "pending"
+	if silent {
+		status = "working"
+	}
 	all := make([]jsontext.Value, len(calls))
 	for i := range calls {
 		all[i] = encodeMembers(append([]member{{"agent", quoted(agents[i])}}, calls[i].members()...))
 	}
-	return encodeMembers([]member{{"status", quoted("pending")}, {"calls", invariant.Must(json.Marshal(all))}})
+	return encodeMembers([]member{{"status", quoted(status)}, {"calls", invariant.Must(json.Marshal(all))}})
 }
 
 // Forgotten returns the immediate answer to the agent that makes a detached call whose outcome it does not want.

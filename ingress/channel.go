@@ -151,17 +151,19 @@ func detailValue(v any) jsontext.Value {
 //     that then calls a tool, or other text that an agent has emitted.
 //  3. The messages are those of root runs. A root run shows the calls that it makes and the
 //     approvals that wait in its tree, so the runs below it have no messages of their own.
+//     With detached, the runs of detached calls have messages too, and their run_started has no message.
 type Channel struct {
-	session string
-	replay  bool
-	runs    map[actor.CallID]*channelRun // open ones
+	session  string
+	replay   bool
+	detached bool
+	runs     map[actor.CallID]*channelRun // open ones
 }
 
 // channelRun is the state of a run and of its messages.
 type channelRun struct {
 	id      actor.CallID
 	seq     uint64
-	root    bool            // has messages
+	shown   bool            // has messages
 	answer  strings.Builder // text of the deltas of the present step
 	deltas  []channelDelta  // of the present step
 	remarks bool            // an earlier step had deltas, which are not part of the answer
@@ -205,7 +207,7 @@ func (c *Channel) Restore(e *runs.Event) { c.apply(e) }
 // Skip passes over events of a run that can no longer be read.
 func (c *Channel) Skip(run, root actor.CallID, upto uint64) {
 	r := c.run(run)
-	r.seq, r.root = upto, root == run
+	r.seq, r.shown = upto, root == run
 }
 
 // Map returns the messages of the next event of a run. The last one has the cursor.
@@ -236,14 +238,20 @@ func (c *Channel) apply(e *runs.Event) (all []ChannelMessage) {
 	r.seq = e.Seq
 	switch {
 	case e.Type == runs.UserInput:
-		r.root = true
+		r.shown = true
 		all = []ChannelMessage{{Type: ChannelRunStarted, Request: e.Request, Agent: e.Actor.Agent, Principal: e.Principal,
 			Message: &ChannelText{"user", e.Text, e.Truncated}}}
 	case e.Type == runs.RunStarted:
-		if r.root = e.Root == e.Run; r.root {
-			all = r.state(StateRunning, nil)
+		if e.Root != e.Run && c.detached && e.Kind == actor.Detached.String() {
+			r.shown = true
+			all = []ChannelMessage{{Type: ChannelRunStarted, Agent: e.Actor.Agent, Principal: e.Principal}}
+		} else {
+			r.shown = e.Root == e.Run
 		}
-	case r.root:
+		if r.shown {
+			all = append(all, r.state(StateRunning, nil)...)
+		}
+	case r.shown:
 		all = c.mapEvent(r, e)
 	}
 	if e.Type.Ends() {

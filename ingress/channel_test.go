@@ -4,6 +4,7 @@ package ingress
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
@@ -96,6 +97,36 @@ func TestChannelHidesRecords(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: %d states, want %d", name, got, want)
+		}
+	}
+}
+
+// The runs of detached calls have messages if the channel shows them, and never those of other calls.
+func TestChannelShowsDetachedRuns(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		on   bool
+		kind actor.Kind
+		want string
+	}{
+		{"off", false, actor.Detached, ""},
+		{"on", true, actor.Detached, "run_started prices, state, delta 42, done"},
+		{"a call that is waited for", true, actor.Waiting, ""},
+	} {
+		channel, run, root := NewChannel("s1", false), testRun(2), testRun(1)
+		channel.detached = c.on
+		var got []string
+		for i, e := range []runs.Event{{Type: runs.RunStarted, Actor: actor.NewID("prices", "s1"), Kind: c.kind.String(), Root: root}, {Type: runs.RunDone, Status: actor.Succeeded, Text: "42"}} {
+			e.Run, e.Seq = run, uint64(i+1)
+			for _, m := range channel.Map(&e, "") {
+				if m.Run != run.String() || m.Message != nil {
+					t.Errorf("%s: message %+v", c.name, m)
+				}
+				got = append(got, strings.TrimSpace(m.Type+" "+m.Agent+m.Text))
+			}
+		}
+		if all := strings.Join(got, ", "); all != c.want {
+			t.Errorf("%s: %s, want %s", c.name, all, c.want)
 		}
 	}
 }

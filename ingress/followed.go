@@ -35,9 +35,16 @@ func (s *Socket) find(session string) *followed {
 	return s.sessions[i]
 }
 
+// newChannel returns the channel of a session, as the client may see it.
+func (s *Socket) newChannel(session string, replay bool) *Channel {
+	c := NewChannel(session, replay)
+	c.detached = s.detached
+	return c
+}
+
 // follow begins to follow a session.
 func (s *Socket) follow(session string, after runs.SessionCursor, end bool) *followed {
-	f := &followed{name: session, cursor: after, end: end, channel: NewChannel(session, false), news: true}
+	f := &followed{name: session, cursor: after, end: end, channel: s.newChannel(session, false), news: true}
 	s.sessions = append(s.sessions, f)
 	s.emit(Attach{session, end})
 	return f
@@ -126,7 +133,7 @@ func (s *Socket) page(in *SessionPage) {
 	case len(in.Dropped) > 0:
 		s.reading = nil
 		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: "events_dropped", Error: "messages of this session are gone, because the log was cut or the store was restored: those that are left follow, behind this cursor", Cursor: s.cursors.Text(f.name, in.Dropped), Replay: f.replay != nil})
-		f.cursor, f.news, f.channel = in.Dropped, true, NewChannel(f.name, f.replay != nil)
+		f.cursor, f.news, f.channel = in.Dropped, true, s.newChannel(f.name, f.replay != nil)
 		return
 	}
 	f.pending = in.All

@@ -79,7 +79,7 @@ func (s *Socket) performed(in *Performed) {
 	}
 	switch {
 	case f != nil && in.Repeated: // its messages may precede the end of the session
-		f.cursor, f.channel = nil, NewChannel(f.name, false)
+		f.cursor, f.channel = nil, s.newChannel(f.name, false)
 	case f == nil && s.find(in.Session) == nil && in.Session != "" && len(s.sessions) < SocketSessionsMax:
 		s.follow(in.Session, nil, false) // a new one
 	case f == nil && in.Repeated && !s.hasStarted(in.Session, in.Run): // the client may have missed it

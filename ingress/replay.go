@@ -58,7 +58,7 @@ func (s *Socket) located(in *Located) {
 }
 
 func (s *Socket) beginReplay(request Replay) {
-	s.replay = &followed{name: request.Session, channel: NewChannel(request.Session, true), attached: true, news: true, replay: &replay{request: request}}
+	s.replay = &followed{name: request.Session, channel: s.newChannel(request.Session, true), attached: true, news: true, replay: &replay{request: request}}
 	s.sessions = append(s.sessions, s.replay)
 }
 

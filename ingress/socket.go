@@ -51,6 +51,7 @@ type Socket struct {
 	opened   actor.Time
 	known    bool // the handshake has authenticated the client
 	chats    bool // the client sees what a customer may
+	detached bool // and the runs of detached calls
 	greeted  bool // a hello was received
 	ready    bool // and accepted
 	hello    Hello
@@ -256,7 +257,7 @@ func (s *Socket) admitted(in *Admitted) {
 		s.flushAndClose(code, in.Detail)
 		return
 	}
-	s.ready, s.cursors, s.chats = true, in.Cursors, in.Chats
+	s.ready, s.cursors, s.chats, s.detached = true, in.Cursors, in.Chats, in.Detached && !in.Chats
 	m := ChannelMessage{Type: ChannelState, State: StateReady, Detail: &struct {
 		User   string `json:"user_id"`
 		Device string `json:"device_id"`

@@ -31,6 +31,7 @@ type (
 		User, Device string
 		Cursors      SessionCursors
 		Chats        bool // the client sees what a customer may
+		Detached     bool // the client sees the runs of detached calls; a customer does not
 	}
 	// Attached answers an Attach.
 	Attached struct {

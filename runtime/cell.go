@@ -26,6 +26,7 @@ type Config struct {
 	// PublishOnDemand restricts the run events of volatile actors to runs that have
 	// a subscriber when the call arrives.
 	PublishOnDemand bool
+	Routing         dispatcher.Routing // parts of detached calls that are off
 }
 
 // published is the number of the last logged event of a run. Entries of a run that follow
@@ -44,6 +45,7 @@ type Cell struct {
 	eventKinds      history.Set
 	publishOnDemand bool
 	cells           int
+	routing         routing
 	rng             uint64     // state of the id generator
 	lastStamp       actor.Time // last stamp given to a call
 
@@ -98,7 +100,7 @@ type Cell struct {
 // before Boot.
 func NewCell(cfg Config) *Cell {
 	return &Cell{
-		self: cfg.Self, tools: cfg.Tools, failpoints: cfg.Failpoints, rng: cfg.Seed, eventKinds: cfg.EventKinds, publishOnDemand: cfg.PublishOnDemand, cells: cfg.Cells,
+		self: cfg.Self, tools: cfg.Tools, failpoints: cfg.Failpoints, rng: cfg.Seed, eventKinds: cfg.EventKinds, publishOnDemand: cfg.PublishOnDemand, cells: cfg.Cells, routing: routing{cfg.Routing},
 		limits:      dispatcher.DefaultLimits(),
 		definitions: newDefinitions(),
 		inherited:   map[actor.EffectID]bool{},

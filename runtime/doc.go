@@ -71,6 +71,7 @@
 //	ask.go            asks of a turn and their answers
 //	calls.go          calls in flight: retries, cancels, paused clocks
 //	mail.go           detached calls, whose outcomes come back as messages
+//	routing.go        parts of detached calls that an operator has switched off
 //	local.go          calls between volatile actors of one cell
 //	client.go         clients that wait at this cell
 //	tool_calls.go     calls of declared tools: checks, policy, results

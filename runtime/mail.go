@@ -79,7 +79,7 @@ func (m mail) plan(t *turn, out *actor.Ask) *actor.Answer {
 		}
 		t.detached = append(t.detached, p)
 	}
-	answer := tools.JSON(immediate(callees, t.detached[before:], given))
+	answer := tools.JSON(immediate(callees, t.detached[before:], given.Participants != nil))
 	if max := m.cell.limits.AgentCallTimeoutMax; out.Timeout > max {
 		answer.Warnings = []string{fmt.Sprintf("the timeout of %d ms is reduced to %d ms, the maximum", out.Timeout.Milliseconds(), max.Milliseconds())}
 	}
@@ -87,15 +87,15 @@ func (m mail) plan(t *turn, out *actor.Ask) *actor.Answer {
 }
 
 // immediate returns the immediate answer to an agent that makes calls.
-func immediate(callees []string, made []store.Pending, given tools.Detached) []byte {
+func immediate(callees []string, made []store.Pending, several bool) []byte {
 	var all []contract.Correlation
 	for i := range made {
 		all = append(all, correlation(&made[i]))
 	}
 	switch {
-	case given.Participants != nil:
-		return contract.PendingCalls(callees, all)
-	case given.Forget:
+	case several:
+		return contract.PendingCalls(callees, all, made[0].Silent)
+	case made[0].Silent:
 		return contract.Forgotten(all[0])
 	}
 	return contract.Pending(all[0])
@@ -149,14 +149,14 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, limits.AgentCallTimeoutMax, 1, actor.Agent, (budget-1)/detachedShare, c.nextStamp(run)
 	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited()
 	message := contract.Invocation{Skill: out.Operation, Mode: given.Mode, Input: input, Correlation: call.ID, ReturnTo: m.act.id, Timeout: left}
+	c.routing.hide(&message)
 	call.Parts = actor.Text(string(message.Encode()))
 	if given.Rounds > 0 {
 		call.Extensions = call.Extensions.WithRounds(max(run.Call.Extensions.Rounds(), RoundsMax-given.Rounds))
 	}
-	if given.Forget {
-		return store.Pending{Call: call, Tool: given.Tool, Skill: out.Operation, Client: given.Client, At: c.now, Late: true, Silent: true, Clock: actor.NewClock(c.now, call.Left+lateGrace)}, nil
-	}
-	return store.Pending{Call: call, Tool: given.Tool, Skill: out.Operation, Client: given.Client, At: c.now, Clock: actor.NewClock(c.now, left)}, nil
+	p := store.Pending{Call: call, Tool: given.Tool, Skill: out.Operation, Client: given.Client, At: c.now}
+	c.routing.setWait(&p, left, given.Forget)
+	return p, nil
 }
 
 // reminder returns the row of a reminder, whose callee is the actor itself and gets nothing, or the reason to refuse it.

@@ -25,6 +25,7 @@ type node struct {
 	agents       []actor.Definition
 	former       []actor.Definition
 	limits       dispatcher.Limits
+	routing      dispatcher.Routing
 	tools        *tools.Registry
 	log          map[actor.ID]store.Saved
 	inputs       []func()
@@ -79,7 +80,7 @@ func (n *node) restart(cells int) {
 	n.cells, n.inputs, n.external = nil, nil, nil
 	table := n.table(cells)
 	for i := range cells {
-		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Cells: cells, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools})
+		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Cells: cells, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools, Routing: n.routing})
 		n.cells = append(n.cells, c)
 		for _, in := range []Input{Limits{n.limits}, Agents{Definitions: n.agents, Former: n.former}, Owners{table}, Boot{}} {
 			n.step(c, in)

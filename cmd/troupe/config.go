@@ -51,6 +51,9 @@ const configBytesMax = 1 << 20
 //	[approvals]
 //	scope = "operator"
 //
+//	[agent_call]
+//	channel = true
+//
 //	[chat]
 //	agents = ["concierge"]
 //
@@ -73,6 +76,8 @@ type configuration struct {
 
 	Webhooks []webhooks.Config
 	Memory   bool // agents remember
+
+	AgentCall agentCallTable
 }
 
 // BeforeResolve adds a resolver. The resolver reads from the file each flag that is
@@ -113,7 +118,7 @@ func (path configFile) resolve(ctx *kong.Context) error {
 }
 
 // configTables are the tables of a configuration file.
-var configTables = []string{"models", "limits", "auth", "approvals", "chat", "memory", "policy", "policy_default", "webhook"}
+var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "chat", "memory", "policy", "policy_default", "webhook"}
 
 // chatFields are the fields of the table chat.
 var chatFields = []string{"agents", "default", "title", "tokens"}
@@ -198,6 +203,7 @@ func readConfig(path string) (configuration, error) {
 		Memory    struct {
 			Enabled bool `toml:"enabled"`
 		} `toml:"memory"`
+		AgentCall agentCallTable `toml:"agent_call"`
 	}
 	meta, err := toml.Decode(string(text), &tables)
 	if err != nil {
@@ -211,6 +217,8 @@ func readConfig(path string) (configuration, error) {
 			problems = append(problems, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2])))
 		case len(key) == 2 && key[0] == "chat":
 			problems = append(problems, unknownField(path, key, chatFields))
+		case len(key) == 2 && key[0] == "agent_call":
+			problems = append(problems, unknownField(path, key, agentCallFields))
 		case len(key) == 2 && key[0] == "webhook":
 			problems = append(problems, unknownField(path, key, webhooks.Fields()))
 		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
@@ -220,7 +228,7 @@ func readConfig(path string) (configuration, error) {
 			} else {
 				meant = ""
 			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [approvals], [chat], [memory], [[policy]], [policy_default] or [[webhook]] as tables", path, key, meant))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [chat], [memory], [[policy]], [policy_default] or [[webhook]] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {
@@ -242,6 +250,8 @@ func readConfig(path string) (configuration, error) {
 	}
 	delete(c.flags, "memory")
 	c.Memory = tables.Memory.Enabled
+	delete(c.flags, "agent_call")
+	c.AgentCall = tables.AgentCall
 	delete(c.flags, "chat")
 	if c.Chat = tables.Chat; c.Chat != nil {
 		if err := c.Chat.Check(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -73,6 +74,9 @@ func TestConfigErrors(t *testing.T) {
 		{"[limits]\nrun_timeout_ms = -1", "run_timeout_ms: -1 is out of range"},
 		{"[limits]\nrun_timeout_ms = \"long\"", "limits"},
 		{"[approvals]\nscope = \"admin\"", "approvals: scope: want call or operator, got \"admin\""},
+		{"[agent_call]\nchanel = true", "agent_call.chanel is unknown; did you mean channel; known fields: correlation, return_to, responses, timeouts, channel"},
+		{"[agent_call]\nresponses = \"off\"", "agent_call.responses"},
+		{"[agentcall]\nchannel = true", "did you mean [agent_call]"},
 		{"[approvals]\nscopes = \"call\"", "approvals: scopes is unknown; want scope"},
 		{"cells = -1", "cells (--cells): want 1 to 64, or 0 for one per processor, got -1"},
 		{"cells = 65", "cells (--cells): want 1 to 64, or 0 for one per processor, got 65"},
@@ -106,6 +110,32 @@ func TestConfigModelsAndLimits(t *testing.T) {
 	}
 	if c.Limits.AgentCallDepthMax != 3 || c.Limits.RunTimeoutDefault != 5*time.Second || c.Limits.CallsPerTreeMax != 7 || c.Limits.MaxPendingPerActor != 128 {
 		t.Errorf("limits: got %+v", c.Limits)
+	}
+}
+
+// Each switch of calls without waiting is off if the file says so, and no other one is.
+func TestConfigAgentCall(t *testing.T) {
+	for _, c := range []struct {
+		text    string
+		want    dispatcher.Routing
+		channel bool
+	}{
+		{"", dispatcher.Routing{}, false},
+		{"correlation = true\nreturn_to = true\nresponses = true\ntimeouts = true\nchannel = false", dispatcher.Routing{}, false},
+		{"correlation = false", dispatcher.Routing{NoCorrelation: true}, false},
+		{"return_to = false", dispatcher.Routing{NoReturnTo: true}, false},
+		{"responses = false", dispatcher.Routing{NoResponses: true}, false},
+		{"timeouts = false", dispatcher.Routing{NoTimeouts: true}, false},
+		{"channel = true", dispatcher.Routing{}, true},
+	} {
+		path := filepath.Join(t.TempDir(), "troupe.toml")
+		if err := os.WriteFile(path, []byte("[agent_call]\n"+c.text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readConfig(path)
+		if err != nil || got.AgentCall.routing() != c.want || got.AgentCall.Channel != c.channel {
+			t.Errorf("%q: %+v, %v", c.text, got.AgentCall.routing(), err)
+		}
 	}
 }
 

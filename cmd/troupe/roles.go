@@ -188,7 +188,7 @@ func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	n, err := openIngress(ctx, orchestrators, l, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Chat: config.Chat, Certificate: certificate}, log)
+	n, err := openIngress(ctx, orchestrators, l, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Chat: config.Chat, DetachedOnChannel: config.AgentCall.Channel, Certificate: certificate}, log)
 	if err != nil {
 		_ = l.Close()
 		if ctx.Err() != nil { // stopped while it waited

@@ -109,7 +109,9 @@ type Config struct {
 	// block, and it may retain the events. nil disables tracing.
 	Trace  func([]history.Event)
 	Limits dispatcher.Limits
-	Logger *slog.Logger
+	// Routing says which parts of detached calls are off.
+	Routing dispatcher.Routing
+	Logger  *slog.Logger
 
 	Cells      int // number of cells, at most CellsMax; 0 means GOMAXPROCS
 	QueueSlots int // minimum size of each cell's queue; 0 means 1024

@@ -41,6 +41,8 @@ type Config struct {
 	// https://console.example
 	Origins []string
 
+	// clients of the channel get the runs of detached calls too
+	DetachedOnChannel bool
 	// settings of the chat page; nil: none
 	Chat *ChatPage
 

@@ -401,7 +401,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	context.AfterFunc(d.ctx, d.watch.Close)
 	close(d.admitted)
 	if !ingress.Allows(d.by.Principal, ingress.ScopeCall) && !d.by.chats() { // it cannot give results
-		return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by), Chats: d.by.chats()}
+		return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by), Chats: d.by.chats(), Detached: d.server.config.DetachedOnChannel}
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, readTimeout)
 	defer cancel()
@@ -411,7 +411,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	}
 	d.updates, d.leave = updates, stop
 	context.AfterFunc(d.ctx, stop)
-	return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by), Chats: d.by.chats()}
+	return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by), Chats: d.by.chats(), Detached: d.server.config.DetachedOnChannel}
 }
 
 // askTools passes on the calls of the device that were not sent yet.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // A detached call is shown while it is pending, and its response afterwards, to its user.
@@ -165,5 +167,34 @@ func TestSkillIsInvokedFromOutside(t *testing.T) {
 	}
 	if status, _, body := a.do("POST", "/v1/agents/nobody/skills/look:invoke", "{}"); status != 404 || !strings.Contains(body, "agent_not_found") {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// The answer of an agent that was asked without waiting is on the channel of the user too, if the operator wants that.
+func TestAnswerOnChannelToo(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		d := startGatewayWith(t, Config{DetachedOnChannel: on}, echoAgent("echo", actor.Journaled))
+		if status, _, body := d.do("POST", "/v1/agents", `{"name":"asker","tools":["agent_call"]}`); status != 201 {
+			t.Fatalf("%d %s", status, body)
+		}
+		c := d.channel(`{"type":"hello"}`, nil)
+		c.send(`{"type":"agent_invoke","session_id":"s1","agent_id":"asker","message":{"role":"user","content":"use agent_call {\"agent\":\"echo\",\"skill\":\"look\"}"}}`)
+		seen, agents := map[string]int{}, map[string]string{} // agents of runs
+		for seen["asker done"] < 2 {                          // its first turn, and that for the outcome
+			m, code := c.next()
+			if code != 0 {
+				t.Fatalf("closed with %d after %+v", code, c.got)
+			}
+			if m.Type == "run_started" {
+				agents[m.Run] = m.Agent
+				seen[m.Agent+" began"]++
+			}
+			if m.Type == "done" {
+				seen[agents[m.Run]+" done"]++
+			}
+		}
+		if (seen["echo began"] == 1 && seen["echo done"] == 1) != on || !on && seen["echo began"]+seen["echo done"] > 0 {
+			t.Errorf("with %v the channel has %v", on, c.got)
+		}
 	}
 }

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatcher
+
+// Routing says which parts of detached calls are off, for operators who introduce them one after the other. The
+// zero Routing has all of them on. A call keeps the parts with which it was made, over restarts.
+type Routing struct {
+	NoCorrelation bool // the callee is not told the correlation
+	NoReturnTo    bool // nor the return address and the time
+	NoResponses   bool // outcomes are not delivered, and can be polled
+	NoTimeouts    bool // the asker waits as long as the callee may work
+}
