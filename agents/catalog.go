@@ -56,11 +56,18 @@ type Catalog struct {
 	Specs       []Spec            // specs of Definitions, in the same order
 	Owners      []string          // owners of Definitions, in the same order
 	Changed     []actor.Time      // when Definitions were stored, in the same order
+	AcceptedBy  []Acceptance      // who has stored Definitions last, in the same order
 	Keys        []actor.StateItem // key records with created_at; the name is the key ID
 	Tools       []DeclaredTool    // declared tools, sorted by name
 	Hidden      []string          // declared tools that are left out, because this program has tools of these names
 	Invalid     []InvalidTool     // declared tools that are left out, because this version refuses their definitions
 	Registry    *tools.Registry   // tools of this program and declared tools, with the policy
+}
+
+// Acceptance says who has stored a definition.
+type Acceptance struct {
+	User string
+	Key  string // ID of the API key; "": none
 }
 
 // InvalidTool is a stored tool whose definition violates the rules of this version.
@@ -105,6 +112,7 @@ type compiledAgent struct {
 	owner  string
 	former []string   // owners
 	at     actor.Time // when it was stored
+	by     Acceptance
 	def    actor.Definition
 }
 
@@ -143,7 +151,7 @@ func (r *CatalogReader) Read(items []actor.StateItem) (Catalog, error) {
 			continue
 		}
 		d.Definitions, d.Specs, d.Owners = append(d.Definitions, a.def), append(d.Specs, a.spec), append(d.Owners, a.owner)
-		d.Changed = append(d.Changed, a.at)
+		d.Changed, d.AcceptedBy = append(d.Changed, a.at), append(d.AcceptedBy, a.by)
 	}
 	r.compiled = compiled
 	return d, nil
@@ -224,7 +232,7 @@ func (a *compiledAgent) read(value []byte) (err error) {
 	if err := json.Unmarshal(value, &k, json.RejectUnknownMembers(true)); err != nil {
 		return err
 	}
-	a.owner, a.former = k.Owner, k.Former
+	a.owner, a.former, a.by = k.Owner, k.Former, Acceptance{k.AcceptedBy, k.Key}
 	if at, err := runs.ParseTime(k.At); err == nil {
 		a.at = at
 	}

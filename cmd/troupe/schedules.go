@@ -49,6 +49,7 @@ func (c *SchedulesListCmd) Run(s streams) error {
 			User    string `json:"user"`
 			Session string `json:"session_id"`
 			Next    string `json:"next"`
+			Paused  string `json:"paused"`
 			Last    struct {
 				At    string `json:"at"`
 				Run   string `json:"run_id"`
@@ -68,7 +69,10 @@ func (c *SchedulesListCmd) Run(s streams) error {
 	fmt.Fprintln(w, "AGENT\tSCHEDULE\tCRON\tZONE\tUSER\tSESSION\tNEXT\tLAST")
 	for _, one := range out.All {
 		last := cmp.Or(one.Last.Run, "-")
-		if one.Last.Error != "" {
+		switch {
+		case one.Paused != "":
+			one.Next, last = "paused", last+" "+one.Paused
+		case one.Last.Error != "":
 			last += " " + one.Last.Error
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", one.Agent, one.Name, one.Cron, one.Zone, one.User, one.Session, cmp.Or(one.Next, "-"), last)
@@ -77,7 +81,7 @@ func (c *SchedulesListCmd) Run(s streams) error {
 		return err
 	}
 	if out.More {
-		_, err = fmt.Fprintln(s.out, "there are more")
+		_, err = fmt.Fprintf(s.out, "these are the first %d schedules; there are more\n", len(out.All))
 	}
 	return err
 }

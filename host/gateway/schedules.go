@@ -27,6 +27,7 @@ type scheduleView struct {
 	Text    string         `json:"text"`
 	User    string         `json:"user"`
 	Session string         `json:"session_id"`
+	Paused  string         `json:"paused,omitzero"`
 	Next    string         `json:"next,omitzero"`
 	Last    *scheduledView `json:"last,omitzero"`
 }
@@ -51,7 +52,7 @@ func (s scheduleRoutes) list(ctx *fasthttp.RequestCtx) {
 	}{All: []scheduleView{}, More: found.More}
 	for i := range found.All {
 		one := &found.All[i]
-		v := scheduleView{Agent: one.Agent, Name: one.Name, Cron: one.Cron, Zone: one.Zone, Text: one.Text, User: one.User, Session: one.Session, Next: formatOptional(one.Next)}
+		v := scheduleView{Agent: one.Agent, Name: one.Name, Cron: one.Cron, Zone: one.Zone, Text: one.Text, User: one.User, Session: one.Session, Paused: one.Paused, Next: formatOptional(one.Next)}
 		if last := &one.Last; last.At != 0 {
 			v.Last = &scheduledView{At: formatOptional(last.At), Error: last.Failure}
 			if !last.Run.IsZero() {

@@ -17,10 +17,12 @@ type (
 	}
 	// Schedule sends an agent a message at its times.
 	Schedule struct {
-		Agent, Name, Cron, Zone, Text, User, Session string
+		Agent, Name, Cron, Zone, Text, User string
 
-		Next actor.Time // 0: being computed
-		Last Fired      // since the start of the node
+		Session string     // the present one
+		Paused  string     // why it sends nothing; "": it does
+		Next    actor.Time // 0: being computed, or it is paused
+		Last    Fired      // since the start of the node
 	}
 	// Fired is a message of a schedule.
 	Fired struct {
@@ -35,7 +37,7 @@ func (SchedulesQuery) returns(Schedules) {}
 func (Schedules) result()                {}
 
 func (e *encoder) schedule(s *Schedule) {
-	for _, text := range [...]string{s.Agent, s.Name, s.Cron, s.Zone, s.Text, s.User, s.Session} {
+	for _, text := range [...]string{s.Agent, s.Name, s.Cron, s.Zone, s.Text, s.User, s.Session, s.Paused} {
 		e.String(text)
 	}
 	e.Int(int64(s.Next))
@@ -45,5 +47,5 @@ func (e *encoder) schedule(s *Schedule) {
 }
 
 func (d *decoder) schedule() Schedule {
-	return Schedule{d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.time(), Fired{d.time(), d.CallID(), d.text()}}
+	return Schedule{d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.time(), Fired{d.time(), d.CallID(), d.text()}}
 }

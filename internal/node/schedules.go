@@ -16,12 +16,15 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 )
 
 // Schedules of agents. A node sends the message of a schedule at its time, as a client of its user would, with an
 // idempotency key that is made of the time: the message is accepted once, over restarts. Times that pass while its
-// run goes on are left out. Of those that pass while no node runs, the last one has a message.
+// run goes on are left out, also if the node starts again meanwhile. Of those that pass while no node runs, the last
+// one has a message. The schedules that somebody has made with an API key pause once it is no longer valid. If
+// the session of a schedule is deleted, the next message begins another one; see schedulesession.go.
 
 const (
 	scheduleRoute    = "schedule"
@@ -55,8 +58,9 @@ type schedules struct {
 	stop context.CancelFunc
 	wait sync.WaitGroup
 
-	mu  sync.Mutex
-	all map[scheduleName]*scheduled
+	mu   sync.Mutex
+	all  map[scheduleName]*scheduled
+	keys []ingress.Key
 }
 
 type scheduleName struct{ agent, name string }
@@ -70,9 +74,15 @@ type scheduled struct {
 	since  time.Time // when it was stored
 	cancel context.CancelFunc
 
-	mu   sync.Mutex // guards the rest
-	next time.Time
-	last command.Fired
+	owner string            // of its agent; guarded by schedules.mu, as is by
+	by    agents.Acceptance // of its agent
+
+	said string // why the last message was not sent, as the log has it; used by run only
+
+	mu     sync.Mutex // guards the rest
+	next   time.Time
+	last   command.Fired
+	number int // of its session: n-1 earlier ones were deleted
 }
 
 func newSchedules(c *Commands, clock scheduleClock, newest actor.Time, logger *slog.Logger) *schedules {
@@ -100,6 +110,12 @@ func (s *schedules) set(catalog *agents.Catalog) {
 	if s.ctx.Err() != nil {
 		return
 	}
+	s.keys = nil
+	for _, item := range catalog.Keys {
+		if key, err := ingress.DecodeKey(item.Value); err == nil { // else the node does not start
+			s.keys = append(s.keys, key)
+		}
+	}
 	current := map[scheduleName]bool{}
 	for i := range catalog.Specs {
 		spec := &catalog.Specs[i]
@@ -108,12 +124,14 @@ func (s *schedules) set(catalog *agents.Catalog) {
 			current[key] = true
 			if was := s.all[key]; was != nil {
 				if was.of == spec.Schedules[name] {
+					was.owner, was.by = catalog.Owners[i], catalog.AcceptedBy[i]
 					continue
 				}
 				was.cancel()
 				delete(s.all, key)
 			}
-			if err := s.begin(key, spec.Schedules[name], time.Unix(0, int64(catalog.Changed[i]))); err != nil {
+			one := &scheduled{scheduleName: key, of: spec.Schedules[name], since: time.Unix(0, int64(catalog.Changed[i])), owner: catalog.Owners[i], by: catalog.AcceptedBy[i], number: 1}
+			if err := s.begin(one); err != nil {
 				s.logger.Error("a schedule is left out", "agent", key.agent, "schedule", key.name, "error", err.Error())
 			}
 		}
@@ -126,17 +144,16 @@ func (s *schedules) set(catalog *agents.Catalog) {
 	}
 }
 
-func (s *schedules) begin(key scheduleName, of agents.Schedule, since time.Time) (err error) {
-	one := &scheduled{scheduleName: key, of: of, since: since}
-	if one.cron, err = agents.ParseCron(of.Cron); err != nil {
+func (s *schedules) begin(one *scheduled) (err error) {
+	if one.cron, err = agents.ParseCron(one.of.Cron); err != nil {
 		return err
 	}
-	if one.zone, err = time.LoadLocation(of.Zone); err != nil {
+	if one.zone, err = time.LoadLocation(one.of.Zone); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	one.cancel = cancel
-	s.all[key] = one
+	s.all[one.scheduleName] = one
 	s.wait.Go(func() {
 		defer cancel()
 		s.run(ctx, one)
@@ -147,7 +164,12 @@ func (s *schedules) begin(key scheduleName, of agents.Schedule, since time.Time)
 // run sends the messages of a schedule until ctx ends.
 func (s *schedules) run(ctx context.Context, one *scheduled) {
 	last := s.clock.Now()
-	if missed := one.missed(last, s.newest); !missed.IsZero() {
+	exists := s.findSession(ctx, one)
+	if open, at := s.openRun(ctx, one); !open.IsZero() { // the times since are left out
+		one.note(command.Fired{At: timeOf(at), Run: open})
+		s.awaitEnd(ctx, one.principal(), open)
+		last = s.clock.Now()
+	} else if missed := one.missed(last, s.newest); !missed.IsZero() && (exists || one.number == 1) {
 		s.fire(ctx, one, missed)
 		last = missed
 	}
@@ -188,19 +210,35 @@ func (s *schedules) until(ctx context.Context, at time.Time) bool {
 }
 
 // fire sends a message, and returns when its run has ended. A message that is refused for load is sent again until
-// the time of the next one.
+// the time of the next one, after delays that double. The log has it once, until a message is taken again.
 func (s *schedules) fire(ctx context.Context, one *scheduled, at time.Time) {
 	until := one.after(at)
-	for {
-		fired, wait := s.send(ctx, one, at)
+	for delay := scheduleRetryMin; ; delay = min(2*delay, scheduleRetryMax) {
+		if why := s.paused(one); why != "" {
+			one.say(s.logger, at, why, why)
+			return
+		}
+		fired, refusal := s.send(ctx, one, at)
 		if ctx.Err() != nil {
 			return
 		}
 		one.note(fired)
-		if wait == 0 || !s.clock.Now().Add(wait).Before(until) {
-			if fired.Failure != "" {
-				s.logger.Warn("the message of a schedule was not taken, or its run has failed", "agent", one.agent, "schedule", one.name, "at", at.UTC().Format(time.RFC3339), "error", fired.Failure)
-			}
+		busy := refusal != nil && (refusal.Reason == actor.Busy || refusal.Reason == actor.Unavailable)
+		switch {
+		case refusal.IsNotFound(actor.WhatDeleted) && s.nextSession(ctx, one):
+			continue
+		case busy:
+			one.say(s.logger, at, "busy", fired.Failure+": it is sent again until the next time, and this is logged once")
+		case fired.Failure != "":
+			one.say(s.logger, at, at.UTC().Format(time.RFC3339), fired.Failure)
+		default:
+			one.said = ""
+		}
+		if !busy {
+			return
+		}
+		wait := min(max(delay, refusal.RetryAfter), scheduleRetryMax)
+		if !s.clock.Now().Add(wait).Before(until) {
 			return
 		}
 		select {
@@ -211,6 +249,35 @@ func (s *schedules) fire(ctx context.Context, one *scheduled, at time.Time) {
 	}
 }
 
+// say logs why a message was not taken, or its run has failed, unless the log has the same as the last reason.
+func (one *scheduled) say(log *slog.Logger, at time.Time, reason, text string) {
+	if one.said != reason {
+		log.Warn("the message of a schedule was not taken, or its run has failed", "agent", one.agent, "schedule", one.name, "at", at.UTC().Format(time.RFC3339), "error", text)
+	}
+	one.said = reason
+}
+
+// paused returns why a schedule sends nothing; "" if it does. What somebody has made with an API key goes on as long as
+// that key is valid, or another one of the same user. An operator's goes on until it is changed.
+func (s *schedules) paused(one *scheduled) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pausedReason(one)
+}
+
+func (s *schedules) pausedReason(one *scheduled) string {
+	if one.by.Key == "" || one.owner == agents.Operator {
+		return ""
+	}
+	now := actor.Time(s.clock.Now().UnixNano())
+	if slices.ContainsFunc(s.keys, func(k ingress.Key) bool {
+		return !k.Expired(now) && (k.ID == one.by.Key || k.User != "" && k.User == one.by.User)
+	}) {
+		return ""
+	}
+	return fmt.Sprintf("paused: key %s, with which agent %s was created, is revoked or has expired; create the agent again with a valid key, or delete it", one.by.Key, one.agent)
+}
+
 // note sets what is shown of the last message.
 func (one *scheduled) note(last command.Fired) {
 	one.mu.Lock()
@@ -218,12 +285,16 @@ func (one *scheduled) note(last command.Fired) {
 	one.last = last
 }
 
-// send sends a message once. The time is that after which it may be sent again; 0 if it must not be.
-func (s *schedules) send(ctx context.Context, one *scheduled, at time.Time) (command.Fired, time.Duration) {
-	by := actor.Principal{Tenant: actor.Namespace(one.of.User), User: one.of.By()}
-	text := one.of.Text
-	call := actor.Call{ID: s.commands.NewCallID(), To: by.ID(one.agent, one.of.Session), Origin: actor.Schedule, Principal: by.User, Parts: actor.Text(text),
-		Idempotency: actor.Idempotency{Principal: by.User, Route: scheduleRoute, Key: fmt.Sprintf("%s/%s %s", one.agent, one.name, at.UTC().Format(time.RFC3339)), Body: actor.HashOf([]byte(text))}}
+// principal returns whom a schedule acts for.
+func (one *scheduled) principal() actor.Principal {
+	return actor.Principal{Tenant: actor.Namespace(one.of.User), User: one.of.By()}
+}
+
+// send sends a message once. The refusal is nil if the message was taken, also if its run has failed since.
+func (s *schedules) send(ctx context.Context, one *scheduled, at time.Time) (command.Fired, *actor.Refusal) {
+	by, text := one.principal(), one.of.Text
+	call := actor.Call{ID: s.commands.NewCallID(), To: by.ID(one.agent, one.session()), Origin: actor.Schedule, Principal: by.User, Parts: actor.Text(text),
+		Idempotency: actor.Idempotency{Principal: by.User, Route: scheduleRoute, Key: one.key() + at.UTC().Format(time.RFC3339), Body: actor.HashOf([]byte(text))}}
 	fired := command.Fired{At: timeOf(at)}
 	one.note(command.Fired{At: fired.At, Run: call.ID})
 	answer, err := s.commands.Invoke(ctx, command.Invoke{By: by, Call: call}, nil)
@@ -232,21 +303,20 @@ func (s *schedules) send(ctx context.Context, one *scheduled, at time.Time) (com
 	case errors.As(err, &refusal):
 	case err != nil:
 		fired.Failure = err.Error()
-		return fired, 0
+		return fired, nil
 	default:
 		refusal = answer.Reply.Refusal
 	}
 	if refusal == nil {
 		fired.Run = answer.Reply.Run
-		return fired, 0
+		return fired, nil
 	}
 	fired.Failure = refusal.Error()
 	if answer.Durable {
 		fired.Run = answer.Reply.Run
-	} else if refusal.Reason == actor.Busy || refusal.Reason == actor.Unavailable {
-		return fired, min(max(refusal.RetryAfter, scheduleRetryMin), scheduleRetryMax)
+		return fired, nil
 	}
-	return fired, 0
+	return fired, refusal
 }
 
 // missed returns the last time that has passed since the schedule was stored and for which no message was sent
@@ -320,20 +390,42 @@ func inZone(shown time.Time, zone *time.Location) time.Time {
 func (one *scheduled) afterEachHour(local time.Time) time.Time {
 	at := local.Truncate(time.Minute).Add(time.Minute)
 	for end := at.Add(scheduleYears * 24 * time.Hour); at.Before(end); {
+		shown, repeated := shownIn(at)
 		switch {
+		case shown != at && one.cron.OnDay(int(shown.Month()), shown.Day(), int(shown.Weekday())) && one.cron.At(shown.Hour(), shown.Minute()):
+			return at
 		case !one.cron.OnDay(int(at.Month()), at.Day(), int(at.Weekday())):
 			next := time.Date(at.Year(), at.Month(), at.Day()+1, 0, 0, 0, 0, one.zone)
 			if !next.After(at) { // the zone skips midnight
 				next = at.Add(time.Hour)
 			}
 			at = next
-		case !one.cron.At(at.Hour(), at.Minute()):
+		case repeated || !one.cron.At(at.Hour(), at.Minute()):
 			at = at.Add(time.Minute)
 		default:
 			return at
 		}
 	}
 	return time.Time{}
+}
+
+// shownIn returns what the clocks of a zone would show at a time if they had not been set forward within the last
+// hour: what they have skipped. Otherwise it returns the time. It also reports whether the clocks have shown the same
+// less than an hour ago, because they were set back by less.
+func shownIn(at time.Time) (shown time.Time, repeated bool) {
+	_, offset := at.Zone()
+	_, before := at.Add(-time.Hour).Zone()
+	by := time.Duration(offset-before) * time.Second
+	switch was := at.Add(-by.Abs()); {
+	case by > 0:
+		if _, then := was.Zone(); then == before {
+			return at.In(time.FixedZone("", before)), false
+		}
+	case by < 0 && by > -time.Hour:
+		_, then := was.Zone()
+		return at, then == before
+	}
+	return at, false
 }
 
 // list returns the schedules of a namespace, by agent and name.
@@ -347,10 +439,18 @@ func (s *schedules) list(tenant string) (out command.Schedules) {
 		if actor.Namespace(one.of.User) != tenant {
 			continue
 		}
+		v := command.Schedule{Agent: key.agent, Name: key.name, Cron: one.of.Cron, Zone: one.of.Zone, Text: one.of.Text, User: one.of.By(), Session: one.session(), Paused: s.pausedReason(one)}
 		one.mu.Lock()
-		out.All = append(out.All, command.Schedule{Agent: key.agent, Name: key.name, Cron: one.of.Cron, Zone: one.of.Zone, Text: one.of.Text, User: one.of.By(), Session: one.of.Session,
-			Next: timeOf(one.next), Last: one.last})
+		next := one.next
+		v.Last = one.last
 		one.mu.Unlock()
+		if now := s.clock.Now(); v.Paused != "" {
+			next = time.Time{}
+		} else if !next.IsZero() && !next.After(now) { // its run goes on
+			next = one.after(now)
+		}
+		v.Next = timeOf(next)
+		out.All = append(out.All, v)
 	}
 	slices.SortFunc(out.All, func(a, b command.Schedule) int {
 		return cmp.Or(cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Name, b.Name))

@@ -4,9 +4,12 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,14 +19,22 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // setClock is a clock of schedules that a test sets.
 type setClock struct {
 	mu      sync.Mutex
 	now     time.Time
-	waiting []chan time.Time
+	count   int           // of waits so far
+	asked   time.Duration // of the last one
+	waiting []setWait
 	waits   chan struct{} // capacity 1: somebody has begun to wait
+}
+
+type setWait struct {
+	until time.Time
+	ends  chan time.Time
 }
 
 func newSetClock(now time.Time) *setClock { return &setClock{now: now, waits: make(chan struct{}, 1)} }
@@ -34,27 +45,44 @@ func (c *setClock) Now() time.Time {
 	return c.now
 }
 
-// After returns a channel that the next set closes: waits look at the clock again.
-func (c *setClock) After(time.Duration) <-chan time.Time {
+// After returns a channel that is closed once the clock is set to that time.
+func (c *setClock) After(d time.Duration) <-chan time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ch := make(chan time.Time)
-	c.waiting = append(c.waiting, ch)
+	wait := setWait{c.now.Add(d), make(chan time.Time)}
+	c.waiting, c.asked = append(c.waiting, wait), d
+	c.count++
 	select {
 	case c.waits <- struct{}{}:
 	default:
 	}
-	return ch
+	return wait.ends
 }
 
 func (c *setClock) set(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = now
-	for _, ch := range c.waiting {
-		close(ch)
+	c.waiting = slices.DeleteFunc(c.waiting, func(w setWait) bool {
+		due := !w.until.After(now)
+		if due {
+			close(w.ends)
+		}
+		return due
+	})
+}
+
+// nth returns the duration of the nth wait once it has begun. It MUST be the last one so far.
+func (c *setClock) nth(n int) time.Duration {
+	for {
+		c.mu.Lock()
+		count, asked := c.count, c.asked
+		c.mu.Unlock()
+		if count >= n {
+			return asked
+		}
+		<-c.waits
 	}
-	c.waiting = nil
 }
 
 // scheduledNode is a node whose schedules have the clock of a test.
@@ -62,16 +90,40 @@ type scheduledNode struct {
 	*Node
 	t     *testing.T
 	clock *setClock
+	log   *logLines
 }
 
-func openScheduled(t *testing.T, data string, now time.Time) *scheduledNode {
+func openScheduled(t *testing.T, data string, now time.Time, set ...func(*Config)) *scheduledNode {
 	t.Helper()
-	clock := newSetClock(now)
-	n, err := Open(Config{Data: data, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, WriteBuffer: 1 << 20, clock: clock}, slog.New(slog.DiscardHandler))
+	clock, log := newSetClock(now), &logLines{}
+	c := Config{Data: data, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, WriteBuffer: 1 << 20, clock: clock}
+	for _, f := range set {
+		f(&c)
+	}
+	n, err := Open(c, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &scheduledNode{n, t, clock}
+	return &scheduledNode{n, t, clock, log}
+}
+
+// logLines are the lines of a log.
+type logLines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *logLines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+// count returns the number of lines about messages of schedules.
+func (l *logLines) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.all.String(), "the message of a schedule")
 }
 
 func (n *scheduledNode) close() {
@@ -94,7 +146,7 @@ func (n *scheduledNode) list(user string) []command.Schedule {
 func (n *scheduledNode) waitFor(next time.Time) command.Schedule {
 	n.t.Helper()
 	for timeout := time.After(time.Minute); ; {
-		if all := n.list("alice"); len(all) == 1 && all[0].Next == timeOf(next) {
+		if all := n.list("alice"); len(all) == 1 && n.next().Equal(next) {
 			return all[0]
 		}
 		select {
@@ -105,23 +157,203 @@ func (n *scheduledNode) waitFor(next time.Time) command.Schedule {
 	}
 }
 
+// next returns the time that the schedule waits for, or has waited for if its run goes on.
+func (n *scheduledNode) next() time.Time {
+	n.schedules.mu.Lock()
+	defer n.schedules.mu.Unlock()
+	one := n.schedules.all[scheduleName{"helper", "beat"}]
+	if one == nil {
+		return time.Time{}
+	}
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	return one.next
+}
+
+var schedulingAlice = actor.Principal{Tenant: "alice", User: "alice"}
+
 // sent returns the number of messages in the session of the schedule.
-func (n *scheduledNode) sent() (count int) {
+func (n *scheduledNode) sent() (count int) { return n.sentIn("beat") }
+
+func (n *scheduledNode) sentIn(session string) (count int) {
 	n.t.Helper()
-	by := actor.Principal{Tenant: "alice", User: "alice"}
-	found, err := command.Find(n.t.Context(), n.Node, by, command.MessagesQuery{Session: "beat", Agent: "helper", Limit: 100})
-	if err != nil {
+	found, err := command.Find(n.t.Context(), n.Node, schedulingAlice, command.MessagesQuery{Session: session, Agent: "helper", Limit: 100})
+	var refusal *actor.Refusal
+	if err != nil && !errors.As(err, &refusal) {
 		n.t.Fatal(err)
 	}
 	for _, m := range found.All {
-		if m.Role == actor.RoleUser {
-			if text := actor.TextOf(m.Parts); text != "Look." {
-				n.t.Errorf("message %q", text)
-			}
+		if m.Role == actor.RoleUser && m.Source != actor.FromOperator {
 			count++
 		}
 	}
 	return count
+}
+
+// putScheduled stores an agent with a schedule of each hour, and returns its first time after now.
+func (n *scheduledNode) putScheduled(now time.Time, text string) time.Time {
+	n.t.Helper()
+	first := now.Truncate(time.Minute).Add(30 * time.Minute)
+	spec, err := agents.ReadTOML(fmt.Sprintf("name = \"helper\"\ntools = [\"hold\"]\n[schedule.beat]\ncron = \"%d * * * *\"\ntext = %q\nuser = \"alice\"\n", first.UTC().Minute(), text))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if _, _, err := n.PutAgent(n.t.Context(), spec); err != nil {
+		n.t.Fatal(err)
+	}
+	n.waitFor(first)
+	return first
+}
+
+// holding returns a tool that may be repeated, which announces its calls and ends once it is released.
+func holding(t *testing.T) (set func(*Config), calls <-chan struct{}, release func()) {
+	called, released := make(chan struct{}, 16), make(chan struct{})
+	tool, err := tools.Local(tools.Declared{Name: "hold", Description: "Holds.", InputSchema: []byte(`{"type":"object"}`), Idempotent: true, TimeoutMS: 3_600_000}, func(ctx context.Context, _ []byte) tools.Result {
+		called <- struct{}{}
+		select {
+		case <-released:
+			return tools.JSON([]byte("{}"))
+		case <-ctx.Done():
+			return tools.Refused(actor.RefuseUnavailable(time.Second, "the node is stopping"))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(c *Config) { c.Tools = append(c.Tools, tool) }, called, func() { close(released) }
+}
+
+// The times that come while the run of a message goes on are left out, also if the node starts again meanwhile. The
+// next time is never in the past.
+func TestScheduleSkipsTimesOfOpenRun(t *testing.T) {
+	data, now := filepath.Join(t.TempDir(), "data"), time.Now()
+	hold, calls, release := holding(t)
+	n := openScheduled(t, data, now, hold)
+	first := n.putScheduled(now, "use hold {}")
+	n.clock.set(first)
+	<-calls
+	n.clock.set(first.Add(2*time.Hour + time.Minute))
+	if one := n.list("alice")[0]; one.Next != timeOf(first.Add(3*time.Hour)) || one.Last.Run.IsZero() {
+		t.Errorf("while its run is open: %+v", one)
+	}
+	n.close()
+	n = openScheduled(t, data, first.Add(5*time.Hour+time.Minute), hold)
+	<-calls // the run goes on
+	release()
+	n.waitFor(first.Add(6 * time.Hour))
+	if got := n.sent(); got != 1 {
+		t.Errorf("%d messages after the start, want 1", got)
+	}
+	n.clock.set(first.Add(6 * time.Hour))
+	n.waitFor(first.Add(7 * time.Hour))
+	if got := n.sent(); got != 2 {
+		t.Errorf("%d messages, want 2", got)
+	}
+	n.close()
+}
+
+// A message that is refused for load is sent again after delays that double up to a minute, and the log has it once.
+func TestScheduleBacksOff(t *testing.T) {
+	now := time.Now()
+	hold, calls, release := holding(t)
+	n := openScheduled(t, filepath.Join(t.TempDir(), "data"), now, hold, func(c *Config) { c.Limits.MaxPendingPerActor = 1 })
+	first := n.putScheduled(now, "say hello")
+	var asked sync.WaitGroup
+	for range 2 { // one runs, and one waits
+		asked.Go(func() {
+			call := actor.Call{ID: n.NewCallID(), To: schedulingAlice.ID("helper", "beat"), Principal: "alice", Parts: actor.Text("use hold {}")}
+			if a, err := n.Invoke(context.Background(), command.Invoke{By: schedulingAlice, Call: call}, nil); err != nil || a.Reply.Refusal != nil {
+				t.Error(err, a.Reply.Refusal)
+			}
+		})
+	}
+	<-calls
+	for page, err := command.Find(t.Context(), n.Node, schedulingAlice, command.RunsQuery{Limit: 9}); len(page.Page.All) < 2; page, err = command.Find(t.Context(), n.Node, schedulingAlice, command.RunsQuery{Limit: 9}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	at, least := first, scheduleRetryMin
+	n.clock.nth(1) // for the first time
+	for i := range 10 {
+		n.clock.set(at)
+		wait := n.clock.nth(i + 2)
+		if wait < least || wait > scheduleRetryMax {
+			t.Errorf("after %v it waits for %v, want at least %v", at.Sub(first), wait, least)
+		}
+		at, least = at.Add(wait), min(2*least, scheduleRetryMax)
+	}
+	if got := n.log.count(); got != 1 {
+		t.Errorf("%d lines in the log, want 1", got)
+	}
+	release()
+	asked.Wait()
+	n.clock.set(at)
+	n.waitFor(first.Add(time.Hour))
+	if got := n.sent(); got != 3 {
+		t.Errorf("%d messages, want 3", got)
+	}
+	n.close()
+}
+
+// After the deletion of its session a schedule goes on in another one, also over restarts.
+func TestScheduleBeginsAnotherSession(t *testing.T) {
+	data, now := filepath.Join(t.TempDir(), "data"), time.Now()
+	n := openScheduled(t, data, now)
+	first := n.putScheduled(now, "Look.")
+	for hour, want := range []string{"beat", "beat-2", "beat-3"} {
+		at := first.Add(time.Duration(hour) * time.Hour)
+		n.clock.set(at)
+		if one := n.waitFor(at.Add(time.Hour)); one.Session != want || one.Last.Failure != "" || n.sentIn(want) != 1 {
+			t.Errorf("want a message in %s, got %d: %+v", want, n.sentIn(want), one)
+		}
+		if err := n.Forget(t.Context(), command.Forget{By: schedulingAlice, Session: want}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.close()
+	n = openScheduled(t, data, first.Add(2*time.Hour+time.Minute))
+	if one := n.waitFor(first.Add(3 * time.Hour)); one.Session != "beat-4" || n.sentIn("beat-4") != 0 { // the last message was sent
+		t.Errorf("after the start: %+v", one)
+	}
+	n.close()
+}
+
+// A schedule that somebody has made with an API key pauses once that key and all others of the user are invalid.
+func TestScheduleOfRevokedKeyPauses(t *testing.T) {
+	data, now := filepath.Join(t.TempDir(), "data"), time.Now()
+	n := openScheduled(t, data, now)
+	registry := func(user, key, operation, body string) {
+		t.Helper()
+		call := actor.Call{ID: n.NewCallID(), To: agents.RegistryID, Operation: operation, Left: RegistryTimeout, Principal: user, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}}
+		if key != "" {
+			call.SetAuthority(key, 0)
+		}
+		if a, err := n.engine.Ask(t.Context(), call); err != nil || a.Reply.Refusal != nil {
+			t.Fatalf("%s: %v %v", body, err, a.Reply.Refusal)
+		}
+	}
+	keys := []string{"0123456789abcdef", "fedcba9876543210"}
+	for i, id := range keys {
+		registry(agents.Operator, "", agents.OpCreateKey, fmt.Sprintf(`{"key_id":%q,"name":"k%d","user":"alice","digest":"%064d","scopes":["agents"]}`, id, i, i))
+	}
+	first := now.Truncate(time.Minute).Add(30 * time.Minute)
+	registry("alice", keys[0], agents.OpPut, fmt.Sprintf(`{"name":"helper","schedule":{"beat":{"cron":"%d * * * *","text":"Look.","user":"alice"}}}`, first.UTC().Minute()))
+	n.waitFor(first)
+	registry(agents.Operator, "", agents.OpRevokeKey, fmt.Sprintf(`{"key_id":%q}`, keys[0]))
+	n.clock.set(first) // alice has another key
+	if one := n.waitFor(first.Add(time.Hour)); one.Paused != "" || n.sent() != 1 {
+		t.Errorf("with another key: %d messages, %+v", n.sent(), one)
+	}
+	registry(agents.Operator, "", agents.OpRevokeKey, fmt.Sprintf(`{"key_id":%q}`, keys[1]))
+	for hour := range 2 {
+		n.clock.set(first.Add(time.Duration(hour+1) * time.Hour))
+		one := n.waitFor(first.Add(time.Duration(hour+2) * time.Hour))
+		if !strings.Contains(one.Paused, keys[0]) || one.Next != 0 || n.sent() != 1 || n.log.count() != 1 {
+			t.Errorf("without a key: %d messages, %d lines, %+v", n.sent(), n.log.count(), one)
+		}
+	}
+	n.close()
 }
 
 // A schedule sends its message once for each time, over restarts. Of the times that passed while no node ran, one
@@ -194,6 +426,16 @@ func TestTimesOfSchedules(t *testing.T) {
 		{"30 2 * * *", "America/New_York", "2026-03-08T06:00:00Z", "2026-03-08T07:30:00Z"},
 		{"0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00:00Z", "2018-11-04T03:00:00Z"}, // the day begins at 01:00
 		{"*/30 * 4 11 *", "America/Sao_Paulo", "2018-11-03T12:00:00Z", "2018-11-04T03:00:00Z"},
+		// Lord Howe sets its clocks by half an hour: forward at 02:00 on 4 October, and back at 02:00 on 5 April.
+		{"15 2 * * *", "Australia/Lord_Howe", "2026-10-03T14:00:00Z", "2026-10-03T15:45:00Z"}, // 02:15 does not exist: 02:45
+		{"0 * * * *", "Australia/Lord_Howe", "2026-10-03T14:30:00Z", "2026-10-03T15:30:00Z"},  // nor does 02:00: 02:30
+		{"0 * * * *", "Australia/Lord_Howe", "2026-10-03T15:30:00Z", "2026-10-03T16:00:00Z"},
+		{"45 * * * *", "Australia/Lord_Howe", "2026-04-04T14:00:00Z", "2026-04-04T14:45:00Z"}, // 01:45 comes twice within half an hour
+		{"45 * * * *", "Australia/Lord_Howe", "2026-04-04T14:45:00Z", "2026-04-04T16:15:00Z"},
+		{"45 1 * * *", "Australia/Lord_Howe", "2026-04-04T14:45:00Z", "2026-04-05T15:15:00Z"},
+		{"30 */2 * * *", "Europe/Berlin", "2026-03-28T23:30:00Z", "2026-03-29T01:30:00Z"}, // 02:30 does not exist: 03:30
+		{"30 * * * *", "Europe/Berlin", "2026-03-29T00:30:00Z", "2026-03-29T01:30:00Z"},
+		{"30 * * * *", "Europe/Berlin", "2026-03-29T01:30:00Z", "2026-03-29T02:30:00Z"},
 		{"*/20 * * * *", "Asia/Kathmandu", "2026-01-01T00:00:00Z", "2026-01-01T00:15:00Z"},
 		{"0 0 29 2 *", "UTC", "2026-01-01T00:00:00Z", "2028-02-29T00:00:00Z"},
 		{"0 0 29 2 *", "UTC", "2096-03-01T00:00:00Z", "2104-02-29T00:00:00Z"},
