@@ -4,13 +4,17 @@ package troupe_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe"
 )
@@ -99,11 +103,23 @@ func TestRemind(t *testing.T) {
 			heard <- t.Correlation + " " + text
 			return "", err
 		}
-		if _, err := t.Tool("remind", map[string]any{"text": "water the plants", "after": 20}); err != nil {
+		for _, c := range []struct {
+			text  string
+			after time.Duration
+		}{{"", time.Second}, {"x", 0}, {"x", 367 * 24 * time.Hour}} {
+			var refusal *troupe.Refusal
+			if _, err := t.Remind(c.text, c.after); !errors.As(err, &refusal) || refusal.Code != troupe.CodeInvalid {
+				return "", fmt.Errorf("%+v: %v", c, err)
+			}
+		}
+		correlation, err := t.Remind("water the plants", 20*time.Millisecond)
+		if err != nil {
 			return "", err
 		}
-		pending, err := t.Pending()
-		return strings.Join(pending, " "), err
+		if pending, err := t.Pending(); err != nil || !slices.Equal(pending, []string{correlation}) {
+			return "", fmt.Errorf("%v is pending, %v", pending, err)
+		}
+		return correlation, nil
 	}}}})
 	correlation := call(t, s, "clock", "x").Text
 	if got := <-heard; got != correlation+" water the plants" {

@@ -67,7 +67,7 @@
 // Sizes are in bytes. All limits have an error, and none loses an acknowledged message.
 //
 //	message, answer, payload of a signal    1 MiB (message_bytes_max)
-//	state of an agent in a session          1 MiB (StateBytesMax)
+//	state of an agent in a session          1 MiB
 //	answers to the asks of a turn           4 MiB together
 //	asks of a turn                          50 steps of 64 asks; a prompt or its tool calls are a step
 //	result of a tool                        1 MiB; the agent gets the first 64 KiB (MaxResult)

@@ -4,6 +4,7 @@ package troupe
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/troupe-run/troupe/agents"
 )
@@ -30,7 +31,18 @@ func (t *Turn) Send(agent, skill string, input any, opts ...Option) (correlation
 		Input   json.RawMessage `json:"input"`
 		Timeout int64           `json:"timeout,omitempty"`
 	}{agent, skill, encoded, max(o.timeout.Milliseconds(), min(int64(o.timeout), 1))}
-	result, err := t.Tool("agent_call", args)
+	return t.correlationOf("agent_call", args)
+}
+
+// Remind sends the agent itself a message in the same session after a time, 1 ms to 366 days, once and also after a
+// restart. It returns the correlation of the message, whose turn has the text as Turn.Outcome.
+func (t *Turn) Remind(text string, after time.Duration) (correlation string, err error) {
+	return t.correlationOf("remind", map[string]any{"text": text, "after": max(after.Milliseconds(), min(int64(after), 1))})
+}
+
+// correlationOf uses a tool whose outcome comes later, and returns the correlation of that.
+func (t *Turn) correlationOf(tool string, args any) (string, error) {
+	result, err := t.Tool(tool, args)
 	if err != nil {
 		return "", err
 	}

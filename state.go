@@ -11,8 +11,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// StateBytesMax is the maximum size of a state as JSON, in bytes.
-const StateBytesMax = 1 << 20
+// stateBytesMax is the maximum size of a state as JSON, in bytes.
+const stateBytesMax = 1 << 20
 
 // State returns the value that the agent keeps in this session, as SetState has stored it; the zero
 // value if there is none. It is decoded with encoding/json. A state with another version than
@@ -35,13 +35,13 @@ func State[T any](t *Turn) (T, error) {
 }
 
 // SetState replaces the value that the agent keeps in this session. It is encoded with
-// encoding/json, at most StateBytesMax bytes. The value is persisted together with the answer of the turn: a
+// encoding/json, at most 1 MiB. The value is persisted together with the answer of the turn: a
 // turn that fails changes nothing. Turns that start later see it.
 func SetState[T any](t *Turn, value T) error {
 	state, err := json.Marshal(value)
 	switch {
-	case err == nil && len(state) > StateBytesMax:
-		err = Refuse(CodeBudgetExceeded, "%d bytes, at most %d allowed", len(state), StateBytesMax)
+	case err == nil && len(state) > stateBytesMax:
+		err = Refuse(CodeBudgetExceeded, "%d bytes, at most %d allowed", len(state), stateBytesMax)
 	case err == nil:
 		_, _, err = readState(t) // a state of another version MUST NOT be lost
 	}
@@ -60,7 +60,7 @@ func stateError(t *Turn, err error) error {
 // actor.StateItemValueBytesMax bytes.
 
 // stateItemsMax is the maximum number of items of a state.
-const stateItemsMax = StateBytesMax/actor.StateItemValueBytesMax + 1
+const stateItemsMax = stateBytesMax/actor.StateItemValueBytesMax + 1
 
 // stateItemPrefix is the prefix of the names of its items.
 const stateItemPrefix = "state/"
