@@ -16,7 +16,7 @@ import (
 // In one of four simulations, scripts also make detached calls: "send agent[/key][@ms] {script}". The callee executes
 // the script. The outcome comes back as a message; its turn executes a short script that follows from
 // the outcome, and may make the call again: agents that answer each other for ever are bounded by the rounds. "remind ms"
-// has the agent send itself a message. In one of three of these simulations, outcomes that wait have one turn.
+// has the agent send itself a message, "debate" asks two agents at once, and "poll" reads what is pending. In one of three of these simulations, outcomes that wait have one turn.
 
 // detachedCalls knows the detached calls of a simulation by their events.
 type detachedCalls struct {
@@ -49,8 +49,11 @@ func (d *detachedCalls) kind(run actor.CallID) actor.Kind {
 // detachedCall draws a detached call of an agent that runs scripts.
 func (d generator) detachedCall(levels int, self string) instruction {
 	w := d.w
-	if w.entropy.Int(5) == 4 {
+	switch w.entropy.Int(6) {
+	case 4:
 		return instruction{verb: "remind", ms: 1 + w.entropy.Int(4000)}
+	case 5:
+		return instruction{verb: "poll"}
 	}
 	o := d.call(levels, self)
 	agent, key, other := strings.Cut(o.name, "/")
@@ -63,6 +66,9 @@ func (d generator) detachedCall(levels int, self string) instruction {
 		o.name += "/" + key
 	}
 	o.verb = "send"
+	if other := agentNames[w.entropy.Int(2)]; other != agent && w.entropy.Int(3) == 2 {
+		o.verb, o.name = "debate", agent+","+other
+	}
 	switch w.entropy.Int(4) {
 	case 1:
 		if w.entropy.Int(2) == 0 {
@@ -92,34 +98,41 @@ func (p *Plan) agent(name string) *actor.Definition {
 	return nil
 }
 
-// agentCallInput returns the input of agent_call for the instruction.
-func (o instruction) agentCallInput() []byte {
-	in := map[string]any{"agent": o.name, "skill": "run", "input": map[string]string{"script": o.script}}
+// detachedTool returns the tool of the instruction and its input.
+func (o instruction) detachedTool() (tool string, input []byte) {
+	var in map[string]any
+	switch o.verb {
+	case "poll":
+		return tools.AgentPoll, []byte("{}")
+	case "remind":
+		return tools.Remind, invariant.Must(json.Marshal(map[string]any{"text": "water the plants", "after": o.ms}))
+	case "debate":
+		tool, in = tools.DebateCall, map[string]any{"participants": strings.Split(o.name, ","), "topic": o.script, "rounds": 2}
+	default:
+		tool, in = tools.AgentCall, map[string]any{"agent": o.name, "skill": "run", "input": map[string]string{"script": o.script}}
+	}
 	switch {
 	case o.ms == silentMS:
 		in["timeoutSeconds"] = 0
 	case o.ms > 0:
 		in["timeout"] = o.ms
 	}
-	return invariant.Must(json.Marshal(in))
-}
-
-// reminder returns the input of remind for the instruction.
-func (o instruction) reminder() []byte {
-	return invariant.Must(json.Marshal(map[string]any{"text": "water the plants", "after": o.ms}))
+	return tool, invariant.Must(json.Marshal(in))
 }
 
 // detachedAsk returns the ask of the instruction.
 func (o instruction) detachedAsk() actor.Ask {
-	return actor.Ask{Kind: actor.AskTool, Name: tools.AgentCall, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.agentCallInput()}}}
+	tool, input := o.detachedTool()
+	return actor.Ask{Kind: actor.AskTool, Name: tool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: input}}}
 }
 
-// scriptOf returns the script of a message. That of a detached call is in its input.
+// scriptOf returns the script of a message. That of a detached call is in its input, and that of a debate its topic.
 func scriptOf(message string) string {
 	var in struct {
 		Kind  string `json:"kind"`
 		Input struct {
 			Script string `json:"script"`
+			Topic  string `json:"topic"`
 		} `json:"input"`
 	}
 	switch {
@@ -130,7 +143,7 @@ func scriptOf(message string) string {
 	case json.Unmarshal([]byte(message), &in) != nil:
 		return "fail"
 	case in.Kind == "skill_invocation":
-		return in.Input.Script
+		return in.Input.Script + in.Input.Topic
 	case strings.Contains(message, sendAgain):
 		return "send bo {say " + sendAgain + "}; say heard"
 	}

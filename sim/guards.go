@@ -157,6 +157,7 @@ var guards = []Guard{
 	{Mutant: "last-outcome-first", Spec: specs.DeliveredInOrder},
 	{Mutant: "pending-not-rearmed", Spec: specs.EveryPendingEnds},
 	{Mutant: "detached-call-expires-early", Spec: specs.ExpireOnlyWhenDue},
+	{Mutant: "forged-return-accepted", Spec: CellNeverPanics},
 }
 
 // Guards returns all guards.

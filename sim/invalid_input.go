@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Agents are user code. They may ask for impossible things, or end a turn with an
@@ -32,6 +33,14 @@ var invalidAsks = [...]actor.Ask{
 	{Kind: actor.AskTool},
 	{Kind: actor.AskTool, Name: "nobody.has"},
 	{Kind: actor.AskTool, Name: postTool, Parts: []actor.Part{{Bytes: []byte("{}")}, {Bytes: []byte("{}")}}},
+	forgedReturn(tools.AgentCall, `{"agent":"ana","skill":"run","input":{"script":"say forged"},"returnTo":"agent:ana:elsewhere"}`),
+	forgedReturn(tools.AgentCall, `{"agent":"bo","skill":"run","input":{"script":"say forged"},"returnTo":"agent:ana:elsewhere"}`),
+	forgedReturn(tools.DebateCall, `{"participants":["bo"],"topic":"say forged","returnTo":"agent:bo:elsewhere"}`),
+}
+
+// forgedReturn returns a detached call whose outcome is to be delivered to another session than that of the asker.
+func forgedReturn(tool, input string) actor.Ask {
+	return actor.Ask{Kind: actor.AskTool, Name: tool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(input)}}}
 }
 
 // invalidOutcomes are ways to end a turn that are invalid, or that exceed a limit.

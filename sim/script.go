@@ -13,7 +13,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/tools"
 )
 
 // A script is the behavior of a simulated agent for one message, and the text of the
@@ -25,6 +24,8 @@ import (
 //	step         instruction, or: all instruction | instruction | …    asked in one action
 //	instruction  call agent[/key][@ms] {script}
 //	             send agent[/key][@ms] {script}    detached call, see sim/detached.go
+//	             debate agent,agent[@ms] {script}  detached calls of both
+//	             poll                          reads what is pending
 //	             remind ms                     a message of the agent to itself
 //	             sleep ms, work name ms, once name ms (not idempotent), tool name
 //	             use name n                    declared tool, see sim/approvals.go
@@ -42,7 +43,7 @@ type instruction struct {
 	verb   string
 	name   string
 	ms     int
-	script string // script for the callee; verbs call and send only
+	script string // script for the callee; verbs call, send and debate only
 }
 
 func (s script) String() string {
@@ -66,7 +67,7 @@ func (s script) String() string {
 
 func (o instruction) String() string {
 	switch o.verb {
-	case "call", "send":
+	case "call", "send", "debate":
 		within := ""
 		if o.ms > 0 {
 			within = "@" + strconv.Itoa(o.ms)
@@ -130,7 +131,7 @@ func parseInstruction(text string) (o instruction, err error) {
 	var rest string
 	o.verb, rest, _ = strings.Cut(text, " ")
 	switch o.verb {
-	case "call", "send":
+	case "call", "send", "debate":
 		var to string
 		to, rest, _ = strings.Cut(rest, " ")
 		name, ms, timed := strings.Cut(to, "@")
@@ -150,7 +151,7 @@ func parseInstruction(text string) (o instruction, err error) {
 		o.ms, err = strconv.Atoi(ms)
 	case "tool", "say":
 		o.name = rest
-	case "fail", "panic", "poison":
+	case "fail", "panic", "poison", "poll":
 	default:
 		err = fmt.Errorf("script: %.40q: unknown verb", text)
 	}
@@ -321,10 +322,9 @@ func (o instruction) perform(t *agents.Turn) (err error) {
 	switch o.verb {
 	case "call":
 		_, err = t.Call(o.name, o.script, agents.Within(d), agents.Operation(actor.HandleMessageFull))
-	case "send":
-		_, err = t.Tool(tools.AgentCall, o.agentCallInput())
-	case "remind":
-		_, err = t.Tool(tools.Remind, o.reminder())
+	case "send", "debate", "poll", "remind":
+		ask := o.detachedAsk()
+		_, err = t.Tool(ask.Name, ask.Parts[0].Bytes)
 	case "sleep":
 		err = t.Sleep(d)
 	case "wait":
@@ -360,10 +360,8 @@ func (o instruction) ask() actor.Ask {
 	switch o.verb {
 	case "call":
 		return actor.Ask{Kind: actor.AskCall, Name: o.name, Parts: actor.Text(o.script), Timeout: d}
-	case "send":
+	case "send", "debate", "poll", "remind":
 		return o.detachedAsk()
-	case "remind":
-		return actor.Ask{Kind: actor.AskTool, Name: tools.Remind, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.reminder()}}}
 	case "sleep":
 		return actor.Ask{Kind: actor.AskSleep, Timeout: d}
 	case "wait":
