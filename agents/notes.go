@@ -249,6 +249,30 @@ func StepOf(ask *actor.Ask, answer *actor.Answer) (s StepState, ok bool) {
 	return s, true
 }
 
+// OutputOf returns the result that a request for a capability with a request_id has got; nil if the ask is another
+// one, or has no result yet.
+func OutputOf(requestID string, run actor.CallID, ask *actor.Ask, answer *actor.Answer) jsontext.Value {
+	if _, ok := StepOf(ask, nil); !ok || answer == nil || tools.CapabilityRequestID(run, inputOf(*ask)) != requestID {
+		return nil
+	}
+	r := capabilityResponse(requestID, *answer)
+	return r.Result
+}
+
+// KeptOutput is OutputOf for the workflow that waits for the user in the state of an orchestrator.
+func KeptOutput(requestID string, items []actor.StateItem) jsontext.Value {
+	p := readPlan(items)
+	if p == nil {
+		return nil
+	}
+	for _, r := range p.Responses {
+		if r != nil && r.ID == requestID {
+			return r.Result
+		}
+	}
+	return nil
+}
+
 // addNotes adds what the agents of the session have noted to the work that is handed over.
 func (s *SessionState) addNotes(w *contract.Work) {
 	for _, n := range s.Notes {

@@ -474,7 +474,7 @@ func (p *plan) handOff(t *orchestration, i int) jsontext.Value {
 		if !p.hasResult(k) {
 			continue
 		}
-		w.Outputs = append(w.Outputs, contract.Output{Name: s.Name, Value: p.Responses[k].Result})
+		w.Outputs = append(w.Outputs, contract.Output{Name: s.Name, Value: p.Responses[k].Result, Ref: p.Responses[k].ID})
 		if s.Agent != "" && !slices.Contains(w.Agents, s.Agent) {
 			w.Agents = append(w.Agents, s.Agent)
 		}

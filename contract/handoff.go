@@ -66,7 +66,7 @@ func (p Position) String() string {
 	return fmt.Sprintf("Step %d of %d (%s)", p.Step, p.Of, p.Name)
 }
 
-// Output is a named value. With Ref the value is stored, and a callee reads it there if it needs it.
+// Output is a named value. With Ref the value is stored, and a callee reads it by read_session if it needs it.
 type Output struct {
 	Name  string
 	Value jsontext.Value

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -256,4 +258,104 @@ func TestUserDecidesAConflictAfterAKill(t *testing.T) {
 	s.stop(syscall.SIGKILL)
 	s = startServer(t, dir, "--agents", folder)
 	say("the second one please", "6 is used: you have preferred it.")
+}
+
+// A result that is too long to be handed over is there for the owner of the next step by its reference: whole, also
+// over a kill of the server, and for no other session.
+func TestLongResultIsHandedOverByReference(t *testing.T) {
+	const said = 20_000
+	var url atomic.Value
+	invoked := make(chan [2]string, 10) // token and reference of the second step
+	read := func(token, ref string) (value string, code string) {
+		body, _ := json.Marshal(map[string]any{"args": map[string]string{"output": ref}})
+		request, _ := http.NewRequestWithContext(t.Context(), "POST", url.Load().(string)+"/v1/tools/read_session:invoke", bytes.NewReader(body))
+		request.Header.Set("Content-Type", "application/json")
+		request.Header.Set("x-run-token", token)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return "", err.Error()
+		}
+		defer response.Body.Close()
+		var out struct {
+			Result struct{ Text string }
+			Error  struct{ Code string }
+		}
+		if err := json.UnmarshalRead(response.Body, &out, json.MatchCaseInsensitiveNames(true)); err != nil {
+			return "", err.Error()
+		}
+		return out.Result.Text, out.Error.Code
+	}
+	kill := make(chan struct{})
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			Message struct{ Content string } `json:"input_message"`
+		}
+		if json.UnmarshalRead(r.Body, &in, json.MatchCaseInsensitiveNames(true)) != nil { // polls of its health
+			return
+		}
+		text := strings.Repeat("x", said)
+		if r.URL.Path == "/two/invoke" {
+			_, after, _ := strings.Cut(in.Message.Content, `"prior_outputs":{"one":{"ref":"`)
+			ref, _, _ := strings.Cut(after, `"`)
+			invoked <- [2]string{r.Header.Get("x-run-token"), ref}
+			select {
+			case <-kill:
+			case <-r.Context().Done():
+				return
+			}
+			value, _ := read(r.Header.Get("x-run-token"), ref)
+			text = fmt.Sprintf("Read %d.", len(value))
+		}
+		answer, _ := json.Marshal(map[string]any{"status": "SUCCESS", "confidence_level": "HIGH", "result_json": map[string]string{"text": text}})
+		delta, _ := json.Marshal(map[string]string{"text": string(answer)})
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "event: delta\ndata: %s\n\nevent: done\ndata: {}\n\n", delta)
+	}))
+	t.Cleanup(service.Close)
+	files := ">> desk.toml\nname = \"desk\"\nkind = \"orchestrator\"\nprompt = 'on case say {\"primary_intent\":\"case\",\"intent_confidence\":1,\"workflow\":\"case\"}'\n[workflow.case]\ndescription = \"a case\"\n"
+	for _, name := range []string{"one", "two"} {
+		files += fmt.Sprintf("[[workflow.case.steps]]\nname = %q\ncapability = \"DO_%s\"\n", name, strings.ToUpper(name))
+		files = fmt.Sprintf(">> %s.toml\nname = %q\nendpoint = \"%s/%s\"\nretry = \"safe\"\n[[provides]]\ncode = \"DO_%s\"\ndescription = \"d\"\n", name, name, service.URL, name, strings.ToUpper(name)) + files
+	}
+	dir, folder := filepath.Join(t.TempDir(), "data"), writeFiles(t, files)
+	s := startServer(t, dir, "--agents", folder)
+	url.Store(s.url)
+	begin := func(session string) string {
+		t.Helper()
+		code, out, stderr := runProgram(t, "call", "desk", "a case please", "--session", session, "--async", "--server", s.url)
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		return strings.TrimSpace(out)
+	}
+	run := begin("s-1")
+	first := <-invoked
+	if value, code := read(first[0], first[1]); len(value) != said || first[1] == "" {
+		t.Errorf("%q: %d bytes %s", first[1], len(value), code)
+	}
+	if _, code := read(first[0], "nothing"); code != "invalid_request" {
+		t.Errorf("an unknown reference: %s", code)
+	}
+	s.stop(syscall.SIGKILL)
+	s = startServer(t, dir, "--agents", folder)
+	url.Store(s.url)
+	again := <-invoked
+	begin("s-2")
+	if other := <-invoked; again[1] != first[1] || other[1] == first[1] {
+		t.Errorf("references %q, then %q, in another session %q", first[1], again[1], other[1])
+	} else if _, code := read(other[0], first[1]); code != "invalid_request" {
+		t.Errorf("the reference of another session: %s", code)
+	}
+	close(kill)
+	var ended struct {
+		Status string `json:"status"`
+		Answer string `json:"text"`
+	}
+	waitUntil(t, "the end of the run", func() bool {
+		code, err := s.request("GET", "/v1/runs/"+run, "", "", &ended)
+		return err == nil && code == 200 && slices.Contains([]string{"DONE", "FAILED"}, ended.Status)
+	})
+	if !strings.Contains(ended.Answer, fmt.Sprintf("Two: Read %d.", said)) {
+		t.Errorf("%s: …%s", ended.Status, ended.Answer[max(0, len(ended.Answer)-200):])
+	}
 }

@@ -241,6 +241,7 @@ func (e *encoder) query(q Query) {
 	case SessionStateQuery:
 		e.Uint(tagSessionState)
 		e.String(q.Session)
+		e.String(q.Output)
 	default:
 		e.Uint(0) // no query has this tag
 	}
@@ -313,7 +314,7 @@ func (d *decoder) query() Query {
 	case tagMemory:
 		return d.memoryQuery()
 	case tagSessionState:
-		return SessionStateQuery{d.text()}
+		return SessionStateQuery{d.text(), d.text()}
 	default:
 		d.Fail("unknown query %d", tag)
 		return nil

@@ -40,8 +40,8 @@ type (
 		Session, ID string
 		Version     uint64
 	}
-	// SessionStateQuery asks for what the agents of a session share.
-	SessionStateQuery struct{ Session string }
+	// SessionStateQuery asks for what the agents of a session share, or for one result of a workflow of theirs.
+	SessionStateQuery struct{ Session, Output string }
 )
 
 func (SessionsQuery) query() {}
@@ -65,7 +65,7 @@ func (Context) result()  {}
 
 func (SessionState) result() {}
 
-// SessionState is what the agents of a session share: a JSON object as clients and models get it.
+// SessionState is what the agents of a session share, or one of their results: JSON as clients and models get it.
 type SessionState struct{ JSON []byte }
 
 // Context is a version of a context.

@@ -238,6 +238,10 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return read(ctx, c, &in.By, func(v View) (command.Context, error) { return v.Context(q) })
 	case command.SessionStateQuery:
 		return read(ctx, c, &in.By, func(v View) (command.SessionState, error) {
+			if q.Output != "" {
+				value, err := v.SessionOutput(q.Session, q.Output)
+				return command.SessionState{JSON: value}, err
+			}
 			s, err := v.SessionState(q.Session)
 			return command.SessionState{JSON: s.Encode()}, err
 		})

@@ -49,6 +49,40 @@ func (v View) SessionState(session string) (agents.SessionState, error) {
 	return s, orNotFound(err, session)
 }
 
+// SessionOutput returns a result that an agent of a session has got for a request, by its request_id, while the
+// workflow of the request is under way or waits for the user.
+func (v View) SessionOutput(session, ref string) (jsontext.Value, error) {
+	ids, err := v.Log.SessionActors(v.Tenant, session)
+	for _, id := range ids {
+		if actor.IsSystemAgent(id.Agent) {
+			continue
+		}
+		j, err := v.journal(id)
+		if err != nil {
+			return nil, err
+		}
+		if value := agents.KeptOutput(ref, j.ActorState); value != nil {
+			return value, nil
+		}
+		for _, run := range j.Runs {
+			for i := range run.Steps {
+				for k := range run.Steps[i].Asks {
+					asked := &run.Steps[i].Asks[k]
+					if value := agents.OutputOf(ref, run.Call.ID, &asked.Ask, asked.Answer); value != nil {
+						return value, nil
+					}
+				}
+			}
+		}
+	}
+	if err != nil {
+		return nil, orNotFound(err, session)
+	}
+	refusal := actor.Refuse(actor.Invalid, "output: no result of this session is named %.80q: want the ref of one in prior_outputs, while its workflow is under way", ref)
+	refusal.Field = "output"
+	return nil, refusal
+}
+
 // workflowOf returns the workflow of an agent that is under way, or else the one that waits for the user.
 func workflowOf(id actor.ID, j *store.Journal) *agents.WorkflowState {
 	for _, run := range j.Runs {
@@ -129,9 +163,15 @@ func noteSession(ctx context.Context, c *Commands, by *engine.ToolCall, input []
 	return a.Reply.Parts[0].Bytes, nil
 }
 
-// readSession reads all entries, and the state of each agent.
-func readSession(ctx context.Context, c *Commands, by *engine.ToolCall, _ []byte) ([]byte, error) {
-	found, err := c.Lookup(ctx, command.Lookup{By: actor.Principal{Tenant: by.Call.To.Tenant}, Query: command.SessionStateQuery{Session: by.Call.To.Key}})
+// readSession reads all entries, and the state of each agent; or one result of a workflow.
+func readSession(ctx context.Context, c *Commands, by *engine.ToolCall, input []byte) ([]byte, error) {
+	var in struct {
+		Output string `json:"output"`
+	}
+	if err := json.Unmarshal(input, &in); err != nil {
+		return nil, actor.Refuse(actor.Invalid, "%s: %v", tools.ReadSession, err)
+	}
+	found, err := c.Lookup(ctx, command.Lookup{By: actor.Principal{Tenant: by.Call.To.Tenant}, Query: command.SessionStateQuery{Session: by.Call.To.Key, Output: in.Output}})
 	if err != nil {
 		return nil, err
 	}
