@@ -132,8 +132,13 @@ func (r *Request) readContext(v jsontext.Value) (rule string) {
 		return err.Error()
 	}
 	for _, m := range members {
-		to := map[string]*string{"session_id": &r.Session, "user_id": &r.User}[m.name]
-		if to == nil {
+		var to *string
+		switch m.name {
+		case "session_id":
+			to = &r.Session
+		case "user_id":
+			to = &r.User
+		default:
 			continue
 		}
 		text, ok := textOf(m.value)

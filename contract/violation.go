@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
@@ -65,14 +66,33 @@ type member struct {
 
 // membersOf returns the members of a JSON object. Its error is a rule.
 func membersOf(b []byte, options ...jsontext.Options) ([]member, error) {
-	d := jsontext.NewDecoder(bytes.NewBuffer(b), options...) // without a copy
-	if d.PeekKind() != '{' {
-		return nil, errors.New("want a JSON object")
+	l := memberList{own: bytes.Clone(b), broken: errors.New("want a JSON object")}
+	if err := json.Unmarshal(b, &l, options...); err != nil && l.broken == nil {
+		return nil, errors.New("want one JSON object, and nothing after it")
 	}
+	return l.all, l.broken
+}
+
+// memberList reads the members of an object with a decoder of package json, which keeps its buffers for the next one.
+type memberList struct {
+	own    []byte // a copy of the input, of which the values are parts
+	all    []member
+	broken error
+}
+
+// UnmarshalJSONFrom reads an object.
+func (l *memberList) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	if d.PeekKind() != '{' {
+		return l.broken
+	}
+	l.all, l.broken = l.read(d)
+	return l.broken
+}
+
+func (l *memberList) read(d *jsontext.Decoder) (all []member, err error) {
 	if _, err := d.ReadToken(); err != nil {
 		return nil, errors.New("want a JSON object")
 	}
-	var all []member
 	for d.PeekKind() == '"' {
 		name, err := d.ReadToken()
 		if err != nil {
@@ -83,14 +103,12 @@ func membersOf(b []byte, options ...jsontext.Options) ([]member, error) {
 		if err != nil {
 			return nil, describe(err)
 		}
-		m.value = value.Clone()
+		end := d.InputOffset()
+		m.value = l.own[end-int64(len(value)) : end : end]
 		all = append(all, m)
 	}
 	if _, err := d.ReadToken(); err != nil {
 		return nil, describe(err)
-	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("want one JSON object, and nothing after it")
 	}
 	return all, nil
 }
