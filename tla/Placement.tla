@@ -3,15 +3,18 @@
 (* Whatever a node believes, it cannot overwrite the writes of a later owner. *)
 (* An unserved actor is served again.                                         *)
 (*                                                                            *)
-(* The model has one shard with one actor, a registry that grants leases with *)
-(* an epoch, and a store that rejects a write whose epoch is lower than one   *)
-(* it has seen. A node counts its lease from the time of its request, less a  *)
-(* margin, by a clock that may be slow or fast. It renews the lease while it  *)
-(* serves, and counts the new period from the time of that request. Each node *)
-(* has one message in transit, to the registry or back, which may be lost or  *)
-(* arrive at any later time. A paused or partitioned node is one that takes   *)
-(* no step, or whose messages wait, while time passes. `Bug` removes one      *)
-(* guard; "none" is the design. Calls.tla explains the notation.              *)
+(* The model has one log with one actor, and a row for it in the database     *)
+(* that also stores the log: its owner, epoch and lease. A write names its    *)
+(* node and epoch; its transaction fails unless the row has both. A node      *)
+(* counts its lease from the time of its request, less a margin, by a clock   *)
+(* that may be slow or fast. It renews the lease, and counts the new period   *)
+(* from the time of that request. While its lease has run out it does nothing *)
+(* but ask for a renewal, which it gets if nobody has claimed the log: leases *)
+(* survive an outage of the database. Each node has one message in transit,   *)
+(* to the database or back, which may be lost or arrive at any later time. A  *)
+(* paused or partitioned node is one that takes no step, or whose messages    *)
+(* wait, while time passes. `Bug` removes one guard; "none" is the design.    *)
+(* Calls.tla explains the notation.                                           *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS Nodes, None, Ids,
@@ -21,11 +24,11 @@ CONSTANTS Nodes, None, Ids,
           Calm, MaxLate,        \* TRUE: time passes only if no other step is possible, with at most this many exceptions
           Bug
 
-VARIABLES reg,     \* registry: owner, epoch, remaining time of the lease
+VARIABLES reg,     \* row of the log: owner, epoch, remaining time of the lease
           node,    \* per node: its state; epoch, remaining time and lag of its lease; remaining time and
                    \* lag of a requested renewal; the calls it knows as completed; the call it runs
-          wire,    \* per node: its message to the registry, or the response
-          store,   \* highest epoch seen; the log of accepted writes
+          wire,    \* per node: its message to the database, or the response
+          store,   \* the log of accepted writes
           writes,  \* writes in transit
           flt      \* faults and other actions of the environment so far
 vars == <<reg, node, wire, store, writes, flt>>
@@ -36,7 +39,7 @@ Max(x, y)  == IF x > y THEN x ELSE y
 Min(x, y)  == IF x < y THEN x ELSE y
 Own        == IF Bug = "margin" THEN Lease ELSE Lease - Margin
 Serving(n) == node[n].st = "active" /\ (node[n].ttl > 0 \/ Bug = "unchecked")
-Logged     == {store.log[i].c : i \in 1..Len(store.log)}
+Logged     == {store[i].c : i \in 1..Len(store)}
 Msg(k, e)  == [k |-> k, epoch |-> e]
 Nothing    == Msg("none", 0)
 Free       == reg.ttl = 0
@@ -44,7 +47,7 @@ Free       == reg.ttl = 0
 Init == /\ reg = [owner |-> None, epoch |-> 0, ttl |-> 0]
         /\ node = [n \in Nodes |-> Idle]
         /\ wire = [n \in Nodes |-> Nothing]
-        /\ store = [epoch |-> 0, log |-> <<>>]
+        /\ store = <<>>
         /\ writes = {}
         /\ flt = [crash |-> 0, lead |-> 0, renew |-> 0, late |-> 0]
 
@@ -57,8 +60,8 @@ Seek(n) ==                       \* requests a lease that it saw free: the lease
   /\ wire' = [wire EXCEPT ![n] = Msg("claim", 0)]
   /\ UNCHANGED <<reg, store, writes, flt>>
 
-Renew(n) ==                      \* requests a renewal while it serves
-  /\ node[n].st = "active" /\ node[n].ttl > 0 /\ wire[n] = Nothing
+Renew(n) ==                      \* requests a renewal while it serves, or after its lease has run out
+  /\ node[n].st = "active" /\ wire[n] = Nothing
   /\ flt.renew < MaxRenew /\ flt' = [flt EXCEPT !.renew = @ + 1]
   /\ node' = IF Bug = "hopes" THEN [node EXCEPT ![n].ttl = Own, ![n].lag = 0]
              ELSE [node EXCEPT ![n].next = Own, ![n].nlag = 0]
@@ -74,9 +77,9 @@ Deactivate(n) ==                 \* stops serving and releases the lease
 \* If nothing is written, epochs need not differ. They stop at MaxEpoch, so that time may pass without
 \* bound.
 Later(e)   == IF Ids = {} THEN Min(e + 1, MaxEpoch) ELSE e + 1
-Holds(n)   == reg.owner = n /\ reg.epoch = wire[n].epoch /\ ~Free
+Holds(n)   == reg.owner = n /\ reg.epoch = wire[n].epoch
 Back(n, k, e) == wire' = [wire EXCEPT ![n] = Msg(k, e)]
-Grant(n) ==                      \* the registry processes a message: it grants, renews, ends or denies a lease
+Grant(n) ==                      \* the database processes a message: it grants, renews, ends or denies a lease
   /\ CASE wire[n].k = "claim" ->
             IF Free \/ Bug = "steal"
             THEN LET e == IF Bug = "reuse" /\ reg.epoch > 0 THEN reg.epoch ELSE Later(reg.epoch)
@@ -88,7 +91,7 @@ Grant(n) ==                      \* the registry processes a message: it grants,
             THEN reg' = [reg EXCEPT !.ttl = Lease] /\ Back(n, "renewed", wire[n].epoch)
             ELSE Back(n, "no", 0) /\ UNCHANGED reg
        [] wire[n].k = "release" ->
-            /\ reg' = IF Holds(n) \/ Bug = "release" THEN [reg EXCEPT !.ttl = 0] ELSE reg
+            /\ reg' = IF Holds(n) \/ Bug = "release" THEN [reg EXCEPT !.ttl = 0, !.owner = None] ELSE reg
             /\ wire' = [wire EXCEPT ![n] = Nothing]
        [] OTHER -> FALSE
   /\ UNCHANGED <<node, store, writes, flt>>
@@ -114,18 +117,17 @@ Extend(n) ==                     \* the node receives its renewal, and gets the 
   /\ wire' = [wire EXCEPT ![n] = Nothing]
   /\ UNCHANGED <<reg, store, writes, flt>>
 
-Lose(n) ==                       \* the lease has expired or was never granted; by the clock, or by the registry's response
+Lose(n) ==                       \* the lease has expired or was never granted; by the clock, or by the response of the database
   /\ \/ node[n].st \in {"seeking", "claimed", "active"} /\ node[n].ttl = 0 /\ UNCHANGED wire
      \/ wire[n].k = "no" /\ wire' = [wire EXCEPT ![n] = Nothing]
   /\ node' = [node EXCEPT ![n] = IF node[n].st = "down" THEN @ ELSE Idle]
   /\ UNCHANGED <<reg, store, writes, flt>>
 
 \* ------------------------------------------------------------------ the actor
-Activate(n) ==                   \* one transaction: raise the fence, read the state
+Activate(n) ==                   \* reads the state; since the claim no former owner can have written
   /\ node[n].st = "claimed"
-  /\ store' = IF Bug = "noraise" THEN store ELSE [store EXCEPT !.epoch = Max(@, node[n].epoch)]
   /\ node' = [node EXCEPT ![n].st = "active", ![n].done = Logged]
-  /\ UNCHANGED <<reg, wire, writes, flt>>
+  /\ UNCHANGED <<reg, wire, store, writes, flt>>
 
 Start(n, c) ==                   \* the lease is checked before each message
   /\ Serving(n) /\ node[n].run = 0
@@ -139,12 +141,14 @@ Reply(n) ==                      \* the turn ends: its write is sent; the reply 
      IN w \notin writes /\ writes' = writes \cup {w}
   /\ UNCHANGED <<reg, node, wire, store, flt>>
 
-Commit(n, e, c) ==               \* the write reaches the store, and the node gets the result
+Commit(n, e, c) ==               \* one transaction: compare the row, append. The node gets the result
   LET w    == [n |-> n, epoch |-> e, c |-> c]
       same == node[n].st = "active" /\ node[n].epoch = e /\ node[n].run = c
-      ok   == e >= store.epoch \/ Bug = "nofence"
+      ok   == \/ reg.owner = n /\ reg.epoch = e
+              \/ Bug = "nofence"
+              \/ Bug = "epochless" /\ reg.owner = n    \* compares the owner alone
   IN /\ w \in writes /\ writes' = writes \ {w}
-     /\ store' = IF ok THEN [epoch |-> Max(store.epoch, e), log |-> Append(store.log, [epoch |-> e, c |-> c])] ELSE store
+     /\ store' = IF ok THEN Append(store, [epoch |-> e, c |-> c]) ELSE store
      /\ node' = [node EXCEPT ![n] = IF ~same THEN @ ELSE IF ok THEN [@ EXCEPT !.run = 0, !.done = @ \cup {c}] ELSE Idle]
      /\ UNCHANGED <<reg, wire, flt>>
 
@@ -165,7 +169,7 @@ MayLag(r) == /\ r.ttl > 0 \/ r.next > 0
              /\ r.ttl > 0 => r.lag < MaxLag
              /\ r.next > 0 => r.nlag < MaxLag
 Busy == \E n \in Nodes : wire[n] # Nothing \/ node[n].st \in {"claimed", "down"} \/ (node[n].st = "idle" /\ Free)
-Tick(slow) ==                    \* time passes by the registry's clock, but not by those in slow
+Tick(slow) ==                    \* time passes by the clock of the database, but not by those in slow
   /\ \A n \in slow : MayLag(node[n])
   /\ IF Calm /\ Busy THEN flt.late < MaxLate /\ flt' = [flt EXCEPT !.late = @ + 1] ELSE UNCHANGED flt
   /\ reg' = IF Bug = "immortal" THEN reg ELSE [reg EXCEPT !.ttl = Dec(@)]
@@ -196,24 +200,25 @@ TypeOK == /\ reg.ttl \in 0..Lease /\ reg.epoch \in 0..MaxEpoch
 SingleActivation == Cardinality({n \in Nodes : Serving(n)}) <= 1
 \* No write follows that of a later owner, and none misses earlier writes: a call is performed once.
 \* True regardless of clocks.
-FencedWrites == \A i, j \in 1..Len(store.log) : i < j =>
-  store.log[i].epoch <= store.log[j].epoch /\ store.log[i].c # store.log[j].c
-\* A shard without an owner gets one again, after any crashes and partitions.
+FencedWrites == \A i, j \in 1..Len(store) : i < j =>
+  store[i].epoch <= store[j].epoch /\ store[i].c # store[j].c
+\* A log without an owner gets one again, after any crashes and partitions.
 OwnedAgain == []<>(\E n \in Nodes : Serving(n))
 
 \* Alias with a fixed name: here an actor is called while it moves.
 SingleActivationDuringCall == SingleActivation
 
 \* ---------------------------------------------- what must be possible: each must be violated
-Not_HandOver     == ~\E i, j \in 1..Len(store.log) : store.log[i].epoch < store.log[j].epoch
+Not_HandOver     == ~\E i, j \in 1..Len(store) : store[i].epoch < store[j].epoch
 Not_MoveInCall   == ~\E m, n \in Nodes : /\ node[m].run # 0 /\ node[m].run = node[n].run
                                          /\ node[m].epoch < node[n].epoch
 Not_TwoServing   == SingleActivation
-Not_WriteTooLate == ~\E w \in writes : w.epoch < store.epoch
+Not_WriteTooLate == ~\E w \in writes : w.epoch < reg.epoch
 Not_Renewed      == [][~\E n \in Nodes : Extend(n) /\ node'[n].ttl > node[n].ttl]_vars
 Not_RenewTooLate == ~\E m, n \in Nodes : wire[m].k = "renew" /\ Serving(n) /\ node[n].epoch > wire[m].epoch
 Not_RenewInTime  == [][~\E n \in Nodes : Extend(n) /\ node[n].st = "active" /\ node[n].ttl = 0 /\ node'[n].ttl > 0]_vars
 Not_DeadRenews   == [][~\E n \in Nodes : Grant(n) /\ node[n].st = "down" /\ wire'[n].k = "renewed"]_vars
+Not_LateRenewal  == [][~\E n \in Nodes : Grant(n) /\ Free /\ wire'[n].k = "renewed"]_vars
 Not_NobodysLease == ~\E n \in Nodes : reg.owner = n /\ ~Free /\ node[n].st = "idle" /\ wire[n] = Nothing
 Not_FastClock    == ~\E n \in Nodes : flt.lead > 0 /\ node[n].st = "active" /\ node[n].ttl = 0 /\ reg.owner = n /\ ~Free
 
