@@ -43,6 +43,7 @@ type node struct {
 	ownersVersion uint64            // version of the claims last sent to its cells
 	member        *placement.Member // of the cluster, while its process runs
 	beating       bool              // a request to the table is not answered yet
+	lapsed        bool              // work waits for the renewal of its lease
 	unadopted     []placement.Held  // logs of the node that no cell serves yet
 	clockFault    *clockFault       // last fault of its clock, until a step has felt it
 	pausedUntil   actor.Time        // simulated time until which the process is suspended
@@ -209,6 +210,8 @@ func (c *cell) runStep() {
 	case c.n.pausedUntil > w.now:
 		c.n.countPause(w.now, c.n.pausedUntil)
 		w.queue.schedule(c.n.pausedUntil, c.scheduleStep)
+	case !c.n.leaseValid():
+		c.n.awaitLease()
 	default:
 		if c.stepDue != 0 {
 			recordChange(w, CellSlow, c.stepDue, w.now, "%s delays a step by %v", c.self, w.now.Sub(c.stepDue))
@@ -235,10 +238,6 @@ func (c *cell) dequeue() input {
 // entries, and then performs the effects.
 func (c *cell) step(in input) {
 	w, n := c.n.w, c.n
-	if !n.leaseValid() {
-		w.halt(n, "lease")
-		return
-	}
 	now := n.readClock()
 	w.log.input(c.self, now, in.in, in.bytes)
 	if in.ownersVersion > 0 {
@@ -594,7 +593,7 @@ func (n *node) releaseGated() {
 	defer n.w.restoreStream(n.w.queue.stream)
 	for n.up && len(n.gated) > 0 && n.gated[0].pos <= n.log.released() {
 		if !n.leaseValid() {
-			n.w.halt(n, "lease")
+			n.awaitLease()
 			return
 		}
 		g := n.gated[0]

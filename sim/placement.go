@@ -24,7 +24,7 @@ func (n *node) leaseValid() bool { return n.member.Serves(n.clock.steady(n.w.now
 func (n *node) join() {
 	w := n.w
 	defer w.setStream(w.setStream(topicLease + StreamID(n.index)))
-	n.member, n.beating, n.unadopted = placement.NewMember(string(n.id), string(n.id), leases), false, nil
+	n.member, n.beating, n.lapsed, n.unadopted = placement.NewMember(string(n.id), string(n.id), leases), false, false, nil
 	for g := range w.claims.groups {
 		if cl := &w.claims.groups[g]; cl.node == n {
 			w.emitLose(g)
@@ -58,11 +58,30 @@ func (n *node) beat() {
 		n.member.Failed(n.clock.steady(w.now))
 		return
 	}
-	if !n.leaseValid() {
-		w.halt(n, "lease")
+	n.askTable()
+}
+
+// awaitLease has the node do nothing until its lease is renewed, which is possible while nobody else has
+// claimed a log of it. Otherwise its process ends with the answer of the table.
+func (n *node) awaitLease() {
+	if !n.lapsed {
+		n.lapsed = true
+		n.w.Stats.Points[LeaseLapsed]++
+		n.w.log.note(n.w.now, "the lease of %s has run out", n.id)
+	}
+}
+
+// resume continues what waited for the lease.
+func (n *node) resume() {
+	if !n.lapsed || !n.leaseValid() {
 		return
 	}
-	n.askTable()
+	n.lapsed = false
+	n.w.Stats.Points[LeaseRenewedLate]++
+	n.releaseGated()
+	for _, c := range n.cells {
+		c.scheduleStep()
+	}
 }
 
 // askTable sends a request of the node to the table. It reaches the table although the process may have
@@ -105,6 +124,7 @@ func (n *node) answered(request placement.Request, answer placement.Answer) {
 	if change.Again {
 		n.after(0, n.askTable)
 	}
+	n.resume()
 }
 
 // adopt serves the logs that the node has been given. A cell that panicked adopts its own when it begins again.
@@ -245,7 +265,7 @@ func (w *Simulation) handOver(g int, to *node, cell uint16) {
 	to.askTable()
 }
 
-// halt ends a process that MUST NOT continue: its lease has expired, or its writes are
+// halt ends a process that MUST NOT continue: another has claimed what it owned, or its writes are
 // refused.
 func (w *Simulation) halt(n *node, why string) {
 	if !n.up {
@@ -336,7 +356,7 @@ func (c *cell) handlePanic(planned injectedPanic) {
 	w.dropRequests(func(l *pendingRequest) bool { return l.cell == c })
 	var restart func()
 	restart = func() {
-		if n.log.released() < end || w.storeRefuses(n) {
+		if n.log.released() < end || w.storeRefuses(n) || !n.leaseValid() {
 			n.after(2*time.Millisecond, restart)
 			return
 		}
@@ -349,10 +369,6 @@ func (c *cell) handlePanic(planned injectedPanic) {
 // restartCell boots the next incarnation of a cell that panicked.
 func (n *node) restartCell(old *cell, blame actor.CallID) {
 	w := n.w
-	if !n.leaseValid() {
-		w.halt(n, "lease")
-		return
-	}
 	c := n.newCell(old.index, old.self.Incarnation+1)
 	c.strikes, c.panics = addStrike(old.strikes, blame), old.panics+1
 	n.cells[c.index] = c

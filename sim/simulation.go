@@ -663,7 +663,7 @@ func (w *Simulation) pendingWork() string {
 		}
 	}
 	for _, n := range w.nodes {
-		if !n.up || n.pausedUntil > w.now || len(n.gated) > 0 || len(n.running) > 0 || len(n.upstreams.exchanges) > 0 || n.log.released() < n.log.writer.End() {
+		if !n.up || n.pausedUntil > w.now || n.lapsed || len(n.gated) > 0 || len(n.running) > 0 || len(n.upstreams.exchanges) > 0 || n.log.released() < n.log.writer.End() {
 			return string(n.id) + " is down or has pending work"
 		}
 		for _, c := range n.cells {

@@ -19,7 +19,9 @@ type Point uint8
 const (
 	NodeRestarted         Point = iota
 	CellRestarted               // after a panic
-	LeaseLost                   // a node stopped because its lease had expired by its own clock
+	LeaseLapsed                 // a node had work, and waited because its lease had run out by its own clock
+	LeaseRenewedLate            // that lease was renewed, and the node went on
+	LeaseLost                   // a process ended because another node had claimed its logs
 	Fenced                      // a batch was rejected because another node owns the shards
 	Adopted                     // another node took over the shards of a dead or unreachable node
 	Moved                       // shards were handed over to another cell
@@ -80,6 +82,8 @@ const (
 var pointNames = [points]string{
 	NodeRestarted:         "node restarted",
 	CellRestarted:         "cell restarted",
+	LeaseLapsed:           "lease lapsed",
+	LeaseRenewedLate:      "lease renewed late",
 	LeaseLost:             "lease lost",
 	Fenced:                "batch fenced",
 	Adopted:               "shards adopted",

@@ -26,7 +26,7 @@ const (
 // all nodes are reachable, and all cells know the current owners.
 func (w *Simulation) undisturbedSince() actor.Time {
 	disturbed := slices.ContainsFunc(w.nodes, func(n *node) bool {
-		return !n.up || n.pausedUntil > w.now || n.log.slow || w.net.storeUnreachable(n, w.now) || n.ownersVersion != w.claims.version ||
+		return !n.up || n.pausedUntil > w.now || n.lapsed || n.log.slow || w.net.storeUnreachable(n, w.now) || n.ownersVersion != w.claims.version ||
 			slices.ContainsFunc(n.cells, func(c *cell) bool { return c.stopped || c.slowUntil > w.now || c.ownersVersion != n.ownersVersion })
 	}) || !w.claims.allOwned()
 	if disturbed || w.net.delayed > 0 {
