@@ -29,6 +29,7 @@ type ChannelMessage struct {
 	Principal string `json:"principal,omitzero"`
 
 	Message  *ChannelText `json:"message,omitzero"` // of run_started: the message of the user
+	Origin   string       `json:"origin,omitzero"`  // of run_started: who sent the message, if no person did
 	Text     string       `json:"text,omitzero"`
 	State    string       `json:"state,omitzero"`
 	RunState string       `json:"run_state,omitzero"`
@@ -93,8 +94,8 @@ const (
 // hiddenStates are the states of a run that are RUNNING to a client with the scope chat.
 var hiddenStates = []string{StateCallingAgent, StateCallingTool}
 
-// forCustomer removes what a client with the scope chat may not see: tools and agents that the run uses,
-// what an approval is about, counts of tokens, and the words of failures.
+// forCustomer removes what a client with the scope chat may not see: tools and agents that the run uses, what other
+// agents answered, what an approval is about, counts of tokens, and the words of failures.
 func (m *ChannelMessage) forCustomer() {
 	m.Usage, m.Child = nil, ""
 	if slices.Contains(hiddenStates, m.State) {
@@ -107,6 +108,10 @@ func (m *ChannelMessage) forCustomer() {
 		}
 	}
 	switch m.Type {
+	case ChannelRunStarted:
+		if m.Origin != "" { // an outcome of a call to another agent, or a reminder
+			m.Message, m.Origin = nil, ""
+		}
 	case ChannelApprovalRequired:
 		m.Tool, m.Summary, m.ToolCall = "", nil, ""
 	case ChannelError:
@@ -241,6 +246,9 @@ func (c *Channel) apply(e *runs.Event) (all []ChannelMessage) {
 		r.shown = true
 		all = []ChannelMessage{{Type: ChannelRunStarted, Request: e.Request, Agent: e.Actor.Agent, Principal: e.Principal,
 			Message: &ChannelText{"user", e.Text, e.Truncated}}}
+		if e.Origin != actor.Human.String() {
+			all[0].Origin = e.Origin
+		}
 	case e.Type == runs.RunStarted:
 		if e.Root != e.Run && c.detached && e.Kind == actor.Detached.String() {
 			r.shown = true

@@ -313,6 +313,38 @@ func TestCustomerSeesNoMechanism(t *testing.T) {
 	}
 }
 
+// A customer sees that a turn begins for the outcome of a call to another agent, and not the outcome.
+func TestCustomerSeesNoOutcomeOfOthers(t *testing.T) {
+	d, operator := tokenGateway(t)
+	if status, _, answer := d.do("POST", "/v1/agents", `{"name":"asks","model":"scripted","agents":["helper"],"tools":["agent_call"]}`); status != 201 {
+		t.Fatal(answer)
+	}
+	token := d.issue(operator, `{"user":"alice","agents":["asks"]}`)
+	const ask = `use agent_call {\"agent\":\"helper\",\"skill\":\"look\",\"input\":{\"at\":1}}`
+	if status, _, answer := d.do("POST", "/v1/agents/asks/messages", `{"content":"`+ask+`","session_id":"s-1"}`, "Authorization", "Bearer "+token); status != 200 {
+		t.Fatalf("%d %s", status, answer)
+	}
+	for _, sees := range []bool{false, true} {
+		header, hello := http.Header{"Authorization": {"Bearer " + token}}, `{"type":"hello","resume":[{"session_id":"s-1"}]}`
+		if sees { // a client that is no customer
+			header, hello = nil, `{"type":"hello","user_id":"alice","resume":[{"session_id":"s-1"}]}`
+		}
+		c := d.channel(hello, header)
+		for started := 0; started < 2; {
+			m, code := c.next()
+			if code != 0 {
+				t.Fatalf("closed with %d", code)
+			}
+			if m.Type != "run_started" {
+				continue
+			}
+			if started++; started == 2 && (strings.Contains(fmt.Sprint(m.Message), "skill_response") != sees || (m.Origin == "agent") != sees) {
+				t.Errorf("the channel shows %+v", m)
+			}
+		}
+	}
+}
+
 // Ways around limits that other systems had: the same name in the query, in another face, as another kind of
 // credential, or in a URL.
 func TestWaysAroundTokens(t *testing.T) {

@@ -52,6 +52,7 @@ type channelMessage struct {
 	Summary  string           `json:"args_summary"`
 	Code     string           `json:"code"`
 	Message  any              `json:"message"`
+	Origin   string           `json:"origin"`
 	Usage    map[string]int64 `json:"usage"`
 	Cursor   string           `json:"cursor"`
 }
