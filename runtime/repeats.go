@@ -105,7 +105,7 @@ func sameRequest(a, b *actor.Ask) bool {
 
 // hasEffect reports whether an ask, planned as out, must not be performed twice.
 func hasEffect(ask, out *actor.Ask) bool {
-	return ask.Name == tools.CallAgent || !out.Idempotent
+	return ask.Name == tools.CallAgent || !out.Idempotent && ask.Name != tools.AgentPoll
 }
 
 // mayHaveActed reports whether an ask has had an effect, or may have one.
@@ -212,7 +212,7 @@ func (r repeats) plan(ask *actor.Ask) *actor.Ask {
 	c, t := r.cell, r.turn
 	ec := tools.NewContext(t.run.Call, t.run.Clock.Remaining(c.now), dispatcher.Asks{})
 	ec.Agents, ec.Callees, ec.Requests = c.callable, t.callees(), t.requests()
-	if out, refused := c.tools.Plan(ec, *ask); refused == nil {
+	if out, refused := c.tools.Plan(ec, *ask); refused == nil && out.Kind != actor.AskDetach { // answered at once, it was recorded as it came
 		return &out
 	}
 	return ask

@@ -37,8 +37,13 @@ func (n *node) add(run actor.CallID, request string) actor.CallID {
 	return n.send("worker", "", func(c *actor.Call) {
 		c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpAddTool, run
 		content := fmt.Appendf(nil, `{"tool_name":%q,"args":{"amount":%s}}`, name, argument)
-		if name == "helper" {
+		switch name {
+		case "helper":
 			c.Operation, content = signals.OpCallAgent, fmt.Appendf(nil, `{"agent_id":"helper","message":%q}`, argument)
+		case tools.AgentCall:
+			content = fmt.Appendf(nil, `{"tool_name":"agent_call","args":{"agent":"helper","skill":"look","input":{"at":%s}}}`, argument)
+		case tools.AgentPoll:
+			content = []byte(`{"tool_name":"agent_poll","args":{}}`)
 		}
 		if keyed {
 			c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: key, Body: actor.HashOf(content)}
@@ -83,6 +88,11 @@ func TestRepeatedRequestsAreMatched(t *testing.T) {
 		{name: "other arguments", before: []string{payment + "1"}, again: []string{payment + "2"}, recorded: 1, parked: true},
 		{name: "another tool", before: []string{payment + "1"}, again: []string{"note 1"}, recorded: 1, parked: true},
 		{name: "another agent message", before: []string{"helper a"}, again: []string{"helper b"}, recorded: 1, parked: true},
+		{name: "without waiting", before: []string{"agent_call 1", "agent_call 2"}, again: []string{"agent_call 2", "agent_call 1"}, recorded: 2},
+		{name: "another one without waiting", before: []string{"agent_call 1"}, again: []string{"agent_call 2"}, recorded: 1, parked: true},
+		{name: "a poll", before: []string{"agent_call 1", "agent_poll "}, again: []string{"agent_poll ", "agent_call 1"}, recorded: 2},
+		{name: "a poll before", before: []string{"agent_poll "}, again: []string{payment + "2"}, recorded: 2},
+		{name: "a poll after", before: []string{payment + "1"}, again: []string{"agent_poll ", payment + "1"}, recorded: 2},
 		{name: "a reading one before", before: []string{"look 1"}, again: []string{payment + "2"}, recorded: 2},
 		{name: "a reading one after", before: []string{payment + "1"}, again: []string{"look 2", payment + "1"}, recorded: 2},
 	} {
