@@ -22,8 +22,8 @@ import (
 
 // Schedules of agents. A node sends the message of a schedule at its time, as a client of its user would, with an
 // idempotency key that is made of the time: the message is accepted once, over restarts. Times that pass while its
-// run goes on are left out, also if the node starts again meanwhile. Of those that pass while no node runs, the last
-// one has a message. The schedules that somebody has made with an API key pause once it is no longer valid. If
+// run goes on are left out, also if the node starts again meanwhile or after it. Of those that pass while no node
+// runs, the last one has a message. The schedules that somebody has made with an API key pause once it is no longer valid. If
 // the session of a schedule is deleted, the next message begins another one; see schedulesession.go.
 
 const (
@@ -165,11 +165,11 @@ func (s *schedules) begin(one *scheduled) (err error) {
 func (s *schedules) run(ctx context.Context, one *scheduled) {
 	last := s.clock.Now()
 	exists := s.findSession(ctx, one)
-	if open, at := s.openRun(ctx, one); !open.IsZero() { // the times since are left out
-		one.note(command.Fired{At: timeOf(at), Run: open})
-		s.awaitEnd(ctx, one.principal(), open)
+	if was := s.findLastRun(ctx, one); !was.open.IsZero() { // the times since are left out
+		one.note(command.Fired{At: timeOf(was.at), Run: was.open})
+		s.awaitEnd(ctx, one.principal(), was.open)
 		last = s.clock.Now()
-	} else if missed := one.missed(last, s.newest); !missed.IsZero() && (exists || one.number == 1) {
+	} else if missed := one.missed(last, s.newest, was.ended); !missed.IsZero() && (exists || one.number == 1) {
 		s.fire(ctx, one, missed)
 		last = missed
 	}
@@ -258,7 +258,8 @@ func (one *scheduled) say(log *slog.Logger, at time.Time, reason, text string) {
 }
 
 // paused returns why a schedule sends nothing; "" if it does. What somebody has made with an API key goes on as long as
-// that key is valid, or another one of the same user. An operator's goes on until it is changed.
+// that key is valid, or another one of the same user with which it could send the message itself. An operator's goes
+// on until it is changed.
 func (s *schedules) paused(one *scheduled) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,11 +272,16 @@ func (s *schedules) pausedReason(one *scheduled) string {
 	}
 	now := actor.Time(s.clock.Now().UnixNano())
 	if slices.ContainsFunc(s.keys, func(k ingress.Key) bool {
-		return !k.Expired(now) && (k.ID == one.by.Key || k.User != "" && k.User == one.by.User)
+		return !k.Expired(now) && (k.ID == one.by.Key || k.User != "" && k.User == one.by.User && mayCall(&k, one.agent))
 	}) {
 		return ""
 	}
 	return fmt.Sprintf("paused: key %s, with which agent %s was created, is revoked or has expired; create the agent again with a valid key, or delete it", one.by.Key, one.agent)
+}
+
+// mayCall reports whether a key sends messages to an agent.
+func mayCall(k *ingress.Key, agent string) bool {
+	return k.Allows(ingress.ScopeCall) && (len(k.Agents) == 0 || slices.Contains(k.Agents, agent))
 }
 
 // note sets what is shown of the last message.
@@ -320,9 +326,13 @@ func (s *schedules) send(ctx context.Context, one *scheduled, at time.Time) (com
 }
 
 // missed returns the last time that has passed since the schedule was stored and for which no message was sent
-// before the start; zero if there is none. What was sent within the time of its key may be sent again.
-func (one *scheduled) missed(now, newest time.Time) time.Time {
+// before the start; zero if there is none. What was sent within the time of its key may be sent again. The times up
+// to the end of the last run were sent, or left out because it went on.
+func (one *scheduled) missed(now, newest, ended time.Time) time.Time {
 	from := one.since
+	if ended.After(from) {
+		from = ended
+	}
 	if now.Sub(newest) > scheduleKeyKept && newest.After(from) {
 		from = newest
 	} else if kept := now.Add(-scheduleKeyKept); newest.After(from) && kept.After(from) {

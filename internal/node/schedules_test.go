@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -252,6 +253,61 @@ func TestScheduleSkipsTimesOfOpenRun(t *testing.T) {
 	n.close()
 }
 
+// Times that came while the run of a message went on are left out too if the run ends before the node starts again.
+func TestScheduleSkipsTimesOfEndedRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		down time.Duration // of the node, half a minute after a time that came while the run went on
+		want int           // messages after the start
+	}{
+		"no other time passed":         {20 * time.Second, 1},
+		"a time passed without a node": {time.Minute, 2},
+		"three did":                    {3 * time.Minute, 2},
+	} {
+		data := filepath.Join(t.TempDir(), "data")
+		synctest.Test(t, func(t *testing.T) {
+			hold, calls, release := holding(t)
+			config := Config{Data: data, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, WriteBuffer: 1 << 20}
+			hold(&config)
+			open := func() *scheduledNode {
+				n, err := Open(config, slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return &scheduledNode{Node: n, t: t}
+			}
+			n := open()
+			spec, err := agents.ReadTOML("name = \"helper\"\ntools = [\"hold\"]\n[schedule.beat]\ncron = \"* * * * *\"\ntext = \"use hold {}\"\nuser = \"alice\"\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := n.PutAgent(t.Context(), spec); err != nil {
+				t.Fatal(err)
+			}
+			<-calls
+			<-time.After(90 * time.Second)
+			release()
+			for last := n.list("alice")[0].Last.Run; ; {
+				found, err := command.Find(t.Context(), n.Node, schedulingAlice, command.RunQuery{Run: last})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if found.Record.Status.Ended() {
+					break
+				}
+				<-time.After(time.Millisecond)
+			}
+			n.close()
+			<-time.After(c.down)
+			n = open()
+			<-time.After(5 * time.Second)
+			if got := n.sent(); got != c.want {
+				t.Errorf("%s: %d messages, want %d", name, got, c.want)
+			}
+			n.close()
+		})
+	}
+}
+
 // A message that is refused for load is sent again after delays that double up to a minute, and the log has it once.
 func TestScheduleBacksOff(t *testing.T) {
 	now := time.Now()
@@ -319,7 +375,8 @@ func TestScheduleBeginsAnotherSession(t *testing.T) {
 	n.close()
 }
 
-// A schedule that somebody has made with an API key pauses once that key and all others of the user are invalid.
+// A schedule that somebody has made with an API key pauses once that key and all others with which the user may call
+// the agent are invalid.
 func TestScheduleOfRevokedKeyPauses(t *testing.T) {
 	data, now := filepath.Join(t.TempDir(), "data"), time.Now()
 	n := openScheduled(t, data, now)
@@ -334,8 +391,12 @@ func TestScheduleOfRevokedKeyPauses(t *testing.T) {
 		}
 	}
 	keys := []string{"0123456789abcdef", "fedcba9876543210"}
-	for i, id := range keys {
-		registry(agents.Operator, "", agents.OpCreateKey, fmt.Sprintf(`{"key_id":%q,"name":"k%d","user":"alice","digest":"%064d","scopes":["agents"]}`, id, i, i))
+	for i, of := range []string{`"scopes":["agents"]`, `"scopes":["call"],"agents":["helper"]`, `"scopes":["read"]`, `"scopes":["agents"]`, `"scopes":["call"],"agents":["other"]`} {
+		id := fmt.Sprintf("%016d", i)
+		if i < len(keys) {
+			id = keys[i]
+		}
+		registry(agents.Operator, "", agents.OpCreateKey, fmt.Sprintf(`{"key_id":%q,"name":"k%d","user":"alice","digest":"%064d",%s}`, id, i, i, of))
 	}
 	first := now.Truncate(time.Minute).Add(30 * time.Minute)
 	registry("alice", keys[0], agents.OpPut, fmt.Sprintf(`{"name":"helper","schedule":{"beat":{"cron":"%d * * * *","text":"Look.","user":"alice"}}}`, first.UTC().Minute()))

@@ -62,32 +62,55 @@ func (one *scheduled) skipSession() bool {
 // key is what the idempotency keys of all messages begin with, before the time.
 func (one *scheduled) key() string { return one.agent + "/" + one.name + " " }
 
-// openRun returns the newest open run of a message of the schedule, and the time of the message; zero if there is none.
-func (s *schedules) openRun(ctx context.Context, one *scheduled) (actor.CallID, time.Time) {
+// lastRun is the last run of a message of a schedule of which there is a record.
+type lastRun struct {
+	open  actor.CallID // zero if none is open
+	at    time.Time    // of the message of the open run
+	ended time.Time    // when the newest one ended that has ended; zero if there is none
+}
+
+// findLastRun returns the newest open run of a message of the schedule, and the end of the newest one that has ended.
+func (s *schedules) findLastRun(ctx context.Context, one *scheduled) (last lastRun) {
 	by := one.principal()
 	page, err := command.Find(ctx, s.commands, by, command.RunsQuery{Filter: runs.Filter{Agent: one.agent, Session: one.session()}, Limit: command.RunsMax})
 	for i := range page.Page.All {
 		r := &page.Page.All[i]
-		if r.Status.Ended() || !r.Parent.IsZero() {
+		if !r.Parent.IsZero() || r.Status.Ended() && !last.ended.IsZero() {
 			continue
 		}
-		var events command.Events
-		if events, err = command.Find(ctx, s.commands, by, command.EventsQuery{Run: r.Run, Limit: 1}); err != nil || len(events.All) == 0 {
-			continue
-		}
-		e, failed := runs.Decode(events.All[0].Body)
-		text, ok := strings.CutPrefix(e.Request, one.key())
-		if failed != nil || !ok || e.Origin != actor.Schedule.String() {
-			continue
-		}
-		if at, failed := time.Parse(time.RFC3339, text); failed == nil {
-			return r.Run, at
+		at, failed := s.messageTime(ctx, one, r.Run)
+		switch {
+		case failed != nil && !errors.As(failed, new(command.EventsDropped)):
+			err = failed
+		case at.IsZero():
+		case r.Status.Ended():
+			last.ended = time.Unix(0, int64(r.Ended))
+		default:
+			last.open, last.at = r.Run, at
+			return last
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		s.logger.Error("the open run of a schedule cannot be looked up", "agent", one.agent, "schedule", one.name, "error", err.Error())
+		s.logger.Error("the last run of a schedule cannot be looked up", "agent", one.agent, "schedule", one.name, "error", err.Error())
 	}
-	return actor.CallID{}, time.Time{}
+	return last
+}
+
+// messageTime returns the time of the message of a schedule that has begun a run; zero if something else has.
+func (s *schedules) messageTime(ctx context.Context, one *scheduled, run actor.CallID) (at time.Time, err error) {
+	events, err := command.Find(ctx, s.commands, one.principal(), command.EventsQuery{Run: run, Limit: 1})
+	if err != nil || len(events.All) == 0 {
+		return at, err
+	}
+	e, failed := runs.Decode(events.All[0].Body)
+	text, ok := strings.CutPrefix(e.Request, one.key())
+	if failed != nil || !ok || e.Origin != actor.Schedule.String() {
+		return at, nil
+	}
+	if at, failed = time.Parse(time.RFC3339, text); failed != nil {
+		return time.Time{}, nil
+	}
+	return at, nil
 }
 
 // awaitEnd waits for the end of a run.
