@@ -14,8 +14,8 @@ import (
 // it.
 type Usage struct {
 	Free   uint64            // bytes that new work may still take
-	Stored uint64            // bytes of all tenants
-	Of     map[string]uint64 // of each tenant
+	Stored uint64            // bytes of all tenants and the registry
+	Of     map[string]uint64 // of each tenant, and with "" of the registry, which has definitions of all
 	Burst  uint64            // bytes that a store takes for seconds while it writes its buffers to tables
 }
 
@@ -25,14 +25,20 @@ func TenantRange(tenant string) (from, to []byte) {
 	return from, prefixEnd(from)
 }
 
+// RegistryRange returns the range of the keys with the rows of the registry, which is in the range of a tenant.
+func RegistryRange() (from, to []byte) {
+	from = tenantKey(actor.DefaultTenant, 'y').name(actor.SystemAgent)
+	return from, prefixEnd(from)
+}
+
 // LogRange returns the range of the keys of a node's log.
 func LogRange(node actor.NodeID) (from, to []byte) {
 	from = logKey(node)
 	return from, prefixEnd(from)
 }
 
-// SampleLog returns the bytes that tenants have in some batches of a node's log, which are spread
-// evenly. The log itself has no sums, because a cut and a deletion would have to know
+// SampleLog returns the bytes that tenants, and with "" the registry, have in some batches of a node's
+// log, which are spread evenly. The log itself has no sums, because a cut and a deletion would have to know
 // those of each tenant.
 func (r Rows) SampleLog(node actor.NodeID, samples int) (of map[string]uint64, err error) {
 	origin, err := Origin(r.KV, node)
@@ -74,7 +80,11 @@ func (b *storedBatch) addTo(of map[string]uint64) error {
 		}
 		if err == nil {
 			err = unpackEntries(content, noBlob, func(e Entry) error {
-				of[e.Actor.Tenant] += uint64(len(group))
+				tenant := e.Actor.Tenant
+				if e.Actor.Agent == actor.SystemAgent {
+					tenant = ""
+				}
+				of[tenant] += uint64(len(group))
 				return errFirst
 			})
 		}

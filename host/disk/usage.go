@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -33,6 +34,12 @@ func ReadUsage(d *Disk) (store.Usage, error) {
 		}
 		u.Of[tenant] = n
 	}
+	registry, err := d.db.EstimateDiskUsage(store.RegistryRange())
+	if err != nil {
+		return u, err
+	}
+	u.Of[actor.DefaultTenant] -= min(u.Of[actor.DefaultTenant], registry)
+	u.Of[""] = registry
 	sample, err := d.SampleLog(d.node, usageSamples)
 	if err != nil {
 		return u, err

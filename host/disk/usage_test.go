@@ -12,7 +12,7 @@ import (
 )
 
 // The estimate divides the space among tenants, whether they fill it with content or with many small
-// entries, and a start knows it again.
+// entries, and a start knows it again. What the registry has is nobody's, although it is an actor of a tenant.
 func TestUsageOfTenants(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	options := Options{WriteBuffer: 1 << 20, freeSpace: func(string) uint64 { return FreeFloor + 5<<30 }}
@@ -25,7 +25,9 @@ func TestUsageOfTenants(t *testing.T) {
 	}
 	write := func(tenant string, count, size int) {
 		s := newEntryGenerator("alice")
-		s.id.Tenant = tenant
+		if s.id.Tenant = tenant; tenant == "" {
+			s.id = actor.NewID(actor.SystemAgent, "registry")
+		}
 		var entries []store.Entry
 		for range count {
 			e := s.next()
@@ -46,6 +48,8 @@ func TestUsageOfTenants(t *testing.T) {
 	write("content", 400, 40<<10)
 	write("entries", 4000, 3<<10)
 	write("small", 100, 3<<10)
+	write("", 400, 40<<10)
+	write("", 2000, 3<<10)
 	check := func(d *Disk) {
 		t.Helper()
 		u, err := ReadUsage(d)
@@ -53,12 +57,12 @@ func TestUsageOfTenants(t *testing.T) {
 			t.Fatal(err)
 		}
 		const mib = 1 << 20
-		for tenant, want := range map[string][2]uint64{"content": {11, 20}, "entries": {8, 20}, "small": {0, 2}} {
+		for tenant, want := range map[string][2]uint64{"content": {11, 20}, "entries": {8, 20}, "small": {0, 2}, "": {15, 30}, actor.DefaultTenant: {0, 1}} {
 			if got := u.Of[tenant] / mib; got < want[0] || got > want[1] {
 				t.Errorf("%s has %d MiB, want %v", tenant, got, want)
 			}
 		}
-		if u.Free != 5<<30 || u.Stored != u.Of["content"]+u.Of["entries"]+u.Of["small"]+u.Of[actor.DefaultTenant] {
+		if u.Free != 5<<30 || u.Stored != u.Of["content"]+u.Of["entries"]+u.Of["small"]+u.Of[""]+u.Of[actor.DefaultTenant] {
 			t.Errorf("%+v", u)
 		}
 	}

@@ -110,7 +110,7 @@ func (c *Commands) admitDefinition(in *command.Invoke) *actor.Refusal {
 	}
 	switch in.Call.Operation {
 	case agents.OpPut, agents.OpRegister, agents.OpPutTool, agents.OpPutCapability:
-		return c.storage.admit(in.By.Tenant, actor.SizeOf(in.Call.Parts))
+		return c.storage.admitDefinition(in.By.Tenant, actor.SizeOf(in.Call.Parts))
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"github.com/troupe-run/troupe/store"
 	"log/slog"
+	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -89,6 +91,76 @@ func TestSpaceIsEstimatedAgainAfterMuchIsWritten(t *testing.T) {
 		}
 		if r := s.admit("bob", 1<<20); r != nil {
 			t.Errorf("another user: %v", r)
+		}
+		s.close()
+	})
+}
+
+// Definitions count for the user who writes them, also after the next estimate, which knows no user for them. They count
+// no longer once they are cut from the log.
+func TestDefinitionsTakeShareOfTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		usage := store.Usage{Free: 500 << 20, Stored: 20 << 20, Of: map[string]uint64{"": 10 << 20, actor.DefaultTenant: 10 << 20}}
+		s := newStorageShares(nil, slog.New(slog.DiscardHandler))
+		s.read = func() (store.Usage, error) {
+			u := usage
+			u.Of = maps.Clone(usage.Of)
+			return u, nil
+		}
+		estimate := func() {
+			<-time.After(usageEvery)
+			_ = s.admit("carol", 1)
+			synctest.Wait()
+		}
+		estimate()
+		for i := range 2400 { // each has 32 KiB and takes six times as much
+			r := s.admitDefinition("bob", 32<<10)
+			if refused := i >= 2350; refused && r == nil || i < 1500 && r != nil {
+				t.Fatalf("definition %d: %v", i, r)
+			} else if r != nil {
+				if r.Info().Type != "storage_share" || !strings.Contains(r.Detail, "by changes of agents") {
+					t.Errorf("definition %d: %v", i, r)
+				}
+				break
+			}
+			usage.Of[""] += 6 * 32 << 10
+			usage.Stored += 6 * 32 << 10
+			usage.Free -= 6 * 32 << 10
+			if i%100 == 0 {
+				estimate()
+			}
+		}
+		usage.Free = 40 << 20
+		estimate()
+		if r := s.admit("bob", 1); r == nil {
+			t.Error("a message of bob is accepted")
+		}
+		for _, tenant := range []string{actor.DefaultTenant, "carol"} {
+			if r := s.admit(tenant, 1<<20); r != nil {
+				t.Errorf("a message of %s: %v", tenant, r)
+			}
+			if r := s.admitDefinition(tenant, 1<<10); r != nil {
+				t.Errorf("a definition of %s: %v", tenant, r)
+			}
+		}
+		usage.Of["carol"], usage.Of[""] = usage.Of[""], 1<<20
+		estimate()
+		if r := s.admit("bob", 1); r != nil {
+			t.Errorf("after the log was cut: %v", r)
+		}
+		s.close()
+	})
+}
+
+// The users with the most definitions are counted.
+func TestUsersWithDefinitionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorageShares(func() (store.Usage, error) { return store.Usage{}, nil }, slog.New(slog.DiscardHandler))
+		for i := range definersMax + 9 {
+			_ = s.admitDefinition(strconv.Itoa(i), 1<<20-i)
+		}
+		if len(s.defined) != definersMax || s.defined["0"] == 0 || s.defined[strconv.Itoa(definersMax+8)] == 0 {
+			t.Errorf("%d users are counted, want %d", len(s.defined), definersMax)
 		}
 		s.close()
 	})
