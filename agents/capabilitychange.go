@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // capabilityChange is a row of the catalog as it should be. The rows are what agents declare, so a change
@@ -59,7 +60,7 @@ type capabilityAnswer struct {
 	Changed bool     `json:"changed"`
 }
 
-// putCapability makes the agents of a row its owners, and no other agents.
+// putCapability makes the agents of a row its owners, and no other agents. The agents belong to whom they did.
 func (s registryState) putCapability(body string) (change, *actor.Refusal) {
 	c, refusal := readCapabilityChange(body)
 	if refusal != nil {
@@ -141,7 +142,14 @@ func (s registryState) changeOwners(code string, c *Capability, former []string,
 		if refusal := s.checkOwner(id, owner); refusal != nil {
 			return change{}, refusal
 		}
-		item.Value = s.encodeAgent(next)
+		if item.Value = s.encodeAgent(next); owner != s.self() { // an administrator changes the agent of another, who keeps it
+			var record agentRecord
+			if err := json.Unmarshal(s.value(item.Name), &record); err != nil {
+				return change{}, actor.Refuse(actor.Unavailable, "agent %s: %v", id, err)
+			}
+			record.Spec = next.Encode()
+			item.Value = invariant.Must(json.Marshal(record))
+		}
 		updates = append(updates, item, s.retired(previous, owner))
 	}
 	if !answer.Changed {

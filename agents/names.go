@@ -14,7 +14,8 @@ import (
 // checkNames rejects a new ID or name that looks like that of another agent, in the program or in
 // the registry, because readers and clients that address agents by name could confuse them. Names
 // are compared by actor.FoldName. Agents of one principal may have the same name, which then
-// addresses neither. The names of other principals do not restrict the operator. An agent that has
+// addresses neither. The names of other principals do not restrict the operator, nor those that an administrator has
+// stored a file. An agent that has
 // such a name already keeps it.
 func (s registryState) checkNames(spec, previous Spec, created bool) *actor.Refusal {
 	if created {
@@ -69,7 +70,7 @@ func (s registryState) checkFree(id, field, text string) *actor.Refusal {
 			continue
 		}
 		switch owner, _ := ownerOf(item.Value); {
-		case owner == s.self() && taken == text, s.principal == Operator && owner != Operator:
+		case owner == s.self() && taken == text, s.principal == Operator && owner != Operator, s.byFile() && !s.ofFile(otherID):
 		case otherName == text:
 			return refuse("%s is the name of agent %s, which belongs to %s", text, otherID, ownerOrUnknown(owner))
 		case otherID == text:

@@ -117,26 +117,43 @@ type putAnswer struct {
 	Definition string `json:"definition"`
 	Created    bool   `json:"created"`
 	Changed    bool   `json:"changed"`
+
+	// What others have lost to an agent of a file. With more, the agent itself is not stored yet: the operation is repeated.
+	Displaced []string `json:"displaced,omitempty"`
+	More      bool     `json:"more,omitzero"`
 }
 
 func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 	previous, exists := s.agent(spec.ID)
-	answer := putAnswer{true, spec.ID, spec.Name, spec.Kind, spec.Hash().String(), !exists, true}
+	answer := putAnswer{OK: true, ID: spec.ID, Name: spec.Name, Kind: spec.Kind, Definition: spec.Hash().String(), Created: !exists, Changed: true}
 	item := actor.StateItem{Name: agentPrefix + spec.ID}
 	if refusal := cmp.Or(s.checkDurability(spec), s.checkSchedules(&spec), s.conflict(&spec)); refusal != nil {
 		return change{}, refusal
 	}
+	d := s.displace(&spec)
+	answer.Displaced, answer.More = d.texts, d.more
 	if !exists {
 		if refusal := cmp.Or(s.checkNames(spec, previous, true), s.unknownCapability(&spec)); refusal != nil {
 			return change{}, refusal
 		}
+		if d.more {
+			return change{updates: d.updates, answer: answer}, nil
+		}
 		item.Value = s.encodeAgent(spec)
-		return s.makeRoom(spec.ID, change{updates: append(s.displace(&spec), item), answer: answer})
+		return s.makeRoom(spec.ID, change{updates: append(d.updates, item), answer: answer})
 	}
 	owner := s.owner(spec.ID)
 	if previous.Hash() == spec.Hash() {
 		answer.Changed = false
 		item.Value = s.value(item.Name)
+		switch takes := s.byFile() && !s.ofFile(spec.ID); {
+		case takes && d.more:
+			return change{updates: d.updates, answer: answer}, nil
+		case takes:
+			item.Value = s.encodeAgent(spec)
+			return change{updates: append(d.updates, item), answer: answer}, nil
+		}
+		answer.Displaced, answer.More = nil, false        // owners of a capability that an administrator has chosen stay
 		if s.principal == Operator && owner != Operator { // the operator takes the agent over
 			item.Value = s.encodeAgent(spec)
 		} else if !s.owns(owner) { // an announcement would be a sign of life of the agent
@@ -150,8 +167,11 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 	if previous.Kind != spec.Kind && s.principal != Operator {
 		return change{}, actor.Refuse(actor.Rejected, "%s is an agent of kind %s; delete it first or choose another name", spec.ID, previous.Kind)
 	}
+	if d.more {
+		return change{updates: d.updates, answer: answer}, nil
+	}
 	item.Value = s.encodeAgent(spec)
-	return s.makeRoom(spec.ID, change{updates: append(s.displace(&spec), item, s.retired(previous, owner)), answer: answer})
+	return s.makeRoom(spec.ID, change{updates: append(d.updates, item, s.retired(previous, owner)), answer: answer})
 }
 
 // checkDurability rejects a change of an agent's durability by a client while one of

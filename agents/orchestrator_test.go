@@ -352,6 +352,15 @@ func TestRegistryRefusesUnknownCapabilities(t *testing.T) {
 		t.Errorf("got %v", out.Refusal)
 	}
 	f.mustApply(agents.OpPut, fmt.Sprintf(user, "ANL_NPV"))
+
+	// One of a file may wait for an agent that registers later. What is a slip of the hand depends on files alone.
+	f.principal = agents.Operator
+	f.mustApply(agents.OpPut, fmt.Sprintf(user, "ANL_NVP"))
+	f.mustApply(agents.OpPut, fmt.Sprintf(user, "EXT_ONE"))
+	f.mustApply(agents.OpPut, `{"name":"ext","provides":[{"code":"EXT_TWO","description":"d"}]}`)
+	if out := f.apply(agents.OpPut, fmt.Sprintf(user, "EXT_TWOO")); out.Refusal == nil || !strings.Contains(out.Refusal.Detail, "did you mean EXT_TWO?") {
+		t.Errorf("got %v", out.Refusal)
+	}
 }
 
 // A conflict that the user decides waits for the answer, and asks for nothing again.

@@ -227,23 +227,25 @@ func (s *Spec) checkDeclaration() (problems Problems) {
 
 // conflict returns a refusal if the spec contradicts another agent: its code is the ID or the name of that
 // one or the other way round, which would take its requests, or it declares a capability of that one
-// otherwise, or one of another principal, whose requests it would be asked too. The operator is held up by agents of
-// the operator only, whatever clients have named theirs: see displace. Schemas are compared as text: compiling those of all agents would block the cell.
+// otherwise, or one of another principal, whose requests it would be asked too, unless the operator made both its owners.
+// A file is held up by agents of files only, whatever was stored otherwise: see displace. Schemas are compared as text: compiling those of all agents would block the cell.
 func (r registryState) conflict(s *Spec) *actor.Refusal {
 	refuse := func(field, format string, args ...any) *actor.Refusal {
 		refusal := actor.Refuse(actor.Rejected, format, args...)
 		refusal.Field = field
 		return refusal
 	}
+	previous, _ := r.agent(s.ID)
 	for _, item := range r.items {
 		id, isAgent := AgentOf(item)
 		if !isAgent || id == s.ID {
 			continue
 		}
 		other, exists := r.agent(id)
-		yields := r.principal == Operator && r.owner(id) != Operator
 		switch {
-		case !exists, yields:
+		case !exists, r.byFile() && !r.ofFile(id):
+		case s.Code != "" && s.Code == id && r.owns(r.owner(id)):
+			return refuse("code", "code %s is the name of agent %s: delete that agent first, or choose another code", s.Code, id)
 		case s.Code != "" && s.Code == other.Code:
 			return refuse("code", "code %s belongs to agent %s", s.Code, id)
 		case s.Code != "" && (s.Code == id || s.Code == other.Name):
@@ -255,7 +257,7 @@ func (r registryState) conflict(s *Spec) *actor.Refusal {
 				for k := range other.Provides {
 					switch a, b := &s.Provides[i], &other.Provides[k]; {
 					case a.Code != b.Code:
-					case !r.owns(r.owner(id)):
+					case !r.owns(r.owner(id)) && !(previous.declares(a) && a.alike(b)):
 						return refuse(providesField, "%s is a capability of agent %s, which belongs to another principal: choose another code, or have a key with scope admin make both its owners", a.Code, id)
 					case !a.alike(b):
 						return refuse(providesField, "capability %s: agent %s declares it otherwise; owners of one capability share its schemas, version and texts", a.Code, id)
@@ -267,67 +269,116 @@ func (r registryState) conflict(s *Spec) *actor.Refusal {
 	return nil
 }
 
-// displace takes from agents of others what the operator declares for an agent of its own: its code, also as their
+// declares reports whether the spec has this capability, declared alike.
+func (s *Spec) declares(c *Capability) bool {
+	return slices.ContainsFunc(s.Provides, func(own Capability) bool { return own.Code == c.Code && own.alike(c) })
+}
+
+// byFile reports whether the operation is of the node itself, for a file of its operator. An administrator has the
+// rights of the operator, but is a user of its own.
+func (r registryState) byFile() bool { return r.by.User == Operator }
+
+// ofFile reports whether the definition of an agent is what a file has said. One that an administrator has stored last is
+// not, although the operator owns it.
+func (r registryState) ofFile(id string) bool {
+	var stored compiledAgent
+	_ = stored.read(r.value(agentPrefix + id))
+	return stored.owner == Operator && (stored.by.User == Operator || stored.by.User == "") // "": an older record
+}
+
+// displaced is what agents lose to one that a file declares.
+type displaced struct {
+	updates []actor.StateItem
+	texts   []string // a sentence for each of these agents
+	more    bool     // further ones, in the next operation: an action has a limit of updates
+}
+
+// displacedMax is the number of agents that one operation displaces.
+const displacedMax = (prunedPerActionMax - 2) / 2
+
+// displace takes from agents that no file declares what a file declares for another one: its code, also as their
 // name, and its capabilities, whose requests they would be asked too. An agent whose ID is the code is deleted, because
-// an ID does not change. Otherwise a client could keep a server from its start.
-func (r registryState) displace(s *Spec) (updates []actor.StateItem) {
-	if r.principal != Operator {
-		return nil
+// an ID does not change. Otherwise a client, or an administrator, could keep a server from its start.
+func (r registryState) displace(s *Spec) (d displaced) {
+	if !r.byFile() {
+		return d
 	}
 	for _, item := range r.items {
 		id, isAgent := AgentOf(item)
-		if !isAgent || id == s.ID || r.owner(id) == Operator {
+		if !isAgent || id == s.ID || r.ofFile(id) {
 			continue
 		}
 		previous, exists := r.agent(id)
-		if !exists {
+		var record agentRecord
+		if !exists || json.Unmarshal(item.Value, &record) != nil {
 			continue
+		}
+		if len(d.texts) == displacedMax {
+			d.more = true
+			return d
+		}
+		who := fmt.Sprintf("agent %s of %s", id, ownerOrUnknown(record.Owner))
+		if record.Owner == Operator {
+			who = fmt.Sprintf("agent %s of the administrator %s", id, record.AcceptedBy)
 		}
 		if id == s.Code {
-			updates = append(updates, actor.StateItem{Name: item.Name}, r.retired(previous, r.owner(id)))
+			d.updates = append(d.updates, actor.StateItem{Name: item.Name}, r.retired(previous, record.Owner))
+			d.texts = append(d.texts, fmt.Sprintf("%s was removed: its ID is the code of the agent %s, which a file declares", who, s.ID))
 			continue
 		}
+		var lost []string
 		next := previous
 		if s.Code != "" && next.Name == s.Code {
 			next.Name = id
+			lost = append(lost, "name "+s.Code)
 		}
 		if next.Code != "" && (next.Code == s.Code || next.Code == s.ID || next.Code == s.Name) {
 			next.Code = ""
+			lost = append(lost, "code "+previous.Code)
 		}
 		next.Provides = slices.DeleteFunc(slices.Clone(previous.Provides), func(c Capability) bool {
-			return slices.ContainsFunc(s.Provides, func(own Capability) bool { return own.Code == c.Code })
+			taken := slices.ContainsFunc(s.Provides, func(own Capability) bool { return own.Code == c.Code })
+			if taken {
+				lost = append(lost, "capability "+c.Code)
+			}
+			return taken
 		})
-		if next.Name == previous.Name && next.Code == previous.Code && len(next.Provides) == len(previous.Provides) {
+		if len(lost) == 0 {
 			continue
 		}
 		if len(next.Provides) == 0 {
 			next.Provides = nil
 		}
-		var record agentRecord
-		if json.Unmarshal(item.Value, &record) != nil {
-			continue
-		}
 		record.Spec = next.Encode()
-		updates = append(updates, actor.StateItem{Name: item.Name, Value: invariant.Must(json.Marshal(record))}, r.retired(previous, record.Owner))
+		d.updates = append(d.updates, actor.StateItem{Name: item.Name, Value: invariant.Must(json.Marshal(record))}, r.retired(previous, record.Owner))
+		d.texts = append(d.texts, fmt.Sprintf("%s has lost its %s: a file declares that for the agent %s", who, strings.Join(lost, ", its "), s.ID))
 	}
-	return updates
+	return d
 }
 
-// unknownCapability returns a refusal if a workflow of the spec has a step that no other agent provides.
+// unknownCapability returns a refusal if a workflow of the spec has a step that no other agent provides. One of a file
+// may wait for an agent that registers at the running node, and only its slips of the hand are refused: what they are
+// depends on files alone, so that no client keeps a node from its start.
 func (r registryState) unknownCapability(s *Spec) *actor.Refusal {
 	if len(s.Workflows) == 0 {
 		return nil
 	}
-	known := slices.Clone(r.provided)
+	known, near := slices.Clone(r.provided), slices.Clone(r.provided)
 	for _, item := range r.items {
 		if id, isAgent := AgentOf(item); isAgent && id != s.ID {
 			other, _ := r.agent(id)
 			for i := range other.Provides {
 				known = append(known, other.Provides[i].Code)
+				if !r.byFile() || r.ofFile(id) {
+					near = append(near, other.Provides[i].Code)
+				}
 			}
 		}
 	}
-	problems := s.UnknownCapabilities(known)
+	problems, missing := s.UnknownCapabilities(known, near)
+	if !r.byFile() {
+		problems = append(problems, missing...)
+	}
 	if len(problems) == 0 {
 		return nil
 	}

@@ -425,7 +425,7 @@ func TestCodeOfOperatorIsTakenFromClients(t *testing.T) {
 	f.mustApply(agents.OpPut, `{"agent_id":"named","name":"ANL"}`)
 	f.mustApply(agents.OpPut, `{"agent_id":"bob","name":"Bob"}`)
 	f.principal = agents.Operator
-	f.mustApply(agents.OpPut, `{"agent_id":"analyst","code":"ANL"}`)
+	first := f.mustApply(agents.OpPut, `{"agent_id":"analyst","code":"ANL"}`)
 	f.mustApply(agents.OpPut, `{"agent_id":"analyst","code":"ANL"}`)
 	var got []string
 	for _, s := range f.catalog().Specs {
@@ -434,11 +434,87 @@ func TestCodeOfOperatorIsTakenFromClients(t *testing.T) {
 	if want := []string{"analyst analyst ANL", "bob Bob ", "named named "}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	if want := []string{"agent ANL of key:a was removed: its ID is the code of the agent analyst, which a file declares",
+		"agent named of key:a has lost its name ANL: a file declares that for the agent analyst"}; fmt.Sprint(first["displaced"]) != fmt.Sprint(want) {
+		t.Errorf("got %q, want %q", first["displaced"], want)
+	}
 	f.principal = "key:a"
 	for _, body := range []string{`{"agent_id":"ANL"}`, `{"agent_id":"named","name":"ANL"}`} {
 		if out := f.apply(agents.OpPut, body); out.Refusal == nil || out.Refusal.Field != "name" || !strings.Contains(out.Refusal.Detail, "ANL is the code of agent analyst") {
 			t.Errorf("%s: %+v", body, out)
 		}
+	}
+}
+
+// A file wins over what an administrator has stored, also for an agent of a file, and an administrator over no client:
+// the agent to delete first is named. Files hold each other up.
+func TestFileWinsOverAdministrators(t *testing.T) {
+	f := newRegistryFixture(t)
+	as := func(principal string, rights actor.Rights, operation, body string) actor.Outcome {
+		f.principal, f.rights = principal, rights
+		return f.apply(operation, body)
+	}
+	const helper = `{"name":"helper","code":"HLP","provides":[{"code":"HLP_SAY","description":"Says."}]}`
+	const second = `{"name":"second","provides":[{"code":"HLP_SAY","description":"Says."}]}`
+	for i, c := range []struct {
+		principal       string
+		rights          actor.Rights
+		operation, body string
+		refusal         string
+		displaced       int
+	}{
+		{"bob", actor.NoRights, agents.OpPut, `{"name":"b1"}`, "", 0},
+		{"bob", actor.NoRights, agents.OpPut, `{"name":"ZZZ"}`, "", 0},
+		{agents.Operator, actor.NoRights, agents.OpPut, helper, "", 0},
+		{agents.Operator, actor.NoRights, agents.OpPut, second, "", 0},
+		{agents.Operator, actor.NoRights, agents.OpPut, `{"name":"third","code":"HLP"}`, "code HLP belongs to agent helper", 0},
+		{"ann", actor.AllRights, agents.OpPut, `{"name":"zop","code":"ZZZ"}`, "code ZZZ is the name of agent ZZZ: delete that agent first", 0},
+		{"ann", actor.AllRights, agents.OpPut, `{"name":"adm","code":"ADM"}`, "", 0},
+		{"ann", actor.AllRights, agents.OpPutCapability, `{"capability_code":"HLP_SAY","description":"Says both.","owner_agents":["helper","second","b1"]}`, "", 0},
+		{"bob", actor.NoRights, agents.OpPut, `{"name":"b1","prompt":"x","provides":[{"code":"HLP_SAY","description":"Says both."}]}`, "", 0},
+		{"bob", actor.NoRights, agents.OpPut, `{"name":"b1","prompt":"x","provides":[{"code":"HLP_SAY","description":"Says mine."}]}`, "belongs to another principal", 0},
+		{agents.Operator, actor.NoRights, agents.OpPut, helper, "", 2}, // second and b1
+		{agents.Operator, actor.NoRights, agents.OpPut, second, "", 0},
+		{agents.Operator, actor.NoRights, agents.OpPut, `{"agent_id":"named","name":"adm","code":"ADM"}`, "", 1},
+		{agents.Operator, actor.NoRights, agents.OpPut, `{"name":"zop","code":"ZZZ"}`, "", 1},
+		{agents.Operator, actor.NoRights, agents.OpPut, `{"name":"second","provides":[{"code":"HLP_SAY","description":"Says otherwise."}]}`, "agent helper declares it otherwise", 0},
+	} {
+		out := as(c.principal, c.rights, c.operation, c.body)
+		switch {
+		case c.refusal != "":
+			if out.Refusal == nil || out.Refusal.Reason != actor.Rejected || !strings.Contains(out.Refusal.Detail, c.refusal) {
+				t.Errorf("%d %s: got %v, want %s", i, c.body, out.Refusal, c.refusal)
+			}
+		case out.Refusal != nil:
+			t.Errorf("%d %s: %v", i, c.body, out.Refusal)
+		case strings.Count(string(out.Parts[0].Bytes), "which a file declares")+strings.Count(string(out.Parts[0].Bytes), "a file declares that") != c.displaced:
+			t.Errorf("%d %s: got %s, want %d displaced", i, c.body, out.Parts[0].Bytes, c.displaced)
+		}
+	}
+	if got, want := f.rowsOf(), []string{"HLP_SAY helper: Says.", "HLP_SAY second: Says."}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if f.owner("b1") != "bob" || strings.Contains(f.state["agent/b1"], "former_owners") || strings.Contains(f.state["agent/adm"], "ADM") {
+		t.Errorf("got %s and %s", f.state["agent/b1"], f.state["agent/adm"])
+	}
+}
+
+// However many agents a client has named so, a file is stored in actions of the permitted size.
+func TestFileDisplacesManyAgents(t *testing.T) {
+	f := newRegistryFixture(t)
+	for i := range actor.StateUpdatesMax {
+		f.mustApply(agents.OpPut, fmt.Sprintf(`{"name":"a%d","provides":[{"code":"HLP_SAY","description":"d"}]}`, i))
+	}
+	f.principal = agents.Operator
+	lost := 0
+	for more := true; more; {
+		answer := f.mustApply(agents.OpPut, `{"name":"helper","provides":[{"code":"HLP_SAY","description":"d"}]}`)
+		all, _ := answer["displaced"].([]any)
+		lost += len(all)
+		more, _ = answer["more"].(bool)
+	}
+	if got := f.rowsOf(); lost != actor.StateUpdatesMax || !slices.Equal(got, []string{"HLP_SAY helper: d"}) {
+		t.Errorf("%d have lost it, %q remain", lost, got)
 	}
 }
 

@@ -136,23 +136,37 @@ func (s *Spec) Requests() (codes []string) {
 	return codes
 }
 
-// UnknownCapabilities returns the steps of workflows whose capabilities are not among the known ones.
-func (s *Spec) UnknownCapabilities(known []string) (problems Problems) {
+// UnknownCapabilities returns the steps of workflows whose capabilities are not among the known ones: those that are
+// near one of the others, and those of which nothing is known.
+func (s *Spec) UnknownCapabilities(known, others []string) (misspelt, missing Problems) {
 	for _, name := range slices.Sorted(maps.Keys(s.Workflows)) {
 		for i, step := range s.Workflows[name].Steps {
 			if slices.Contains(known, step.Capability) {
 				continue
 			}
-			text := fmt.Sprintf("steps: step %d: no agent provides %s; ", i+1, step.Capability)
-			if near := nearest.Of(step.Capability, known); near != "" {
-				text += "did you mean " + near + "?"
+			p := Problem{Field: workflowTable + "." + name, Text: fmt.Sprintf("steps: step %d: no agent provides %s; ", i+1, step.Capability)}
+			if near := nearest.Of(step.Capability, others); near != "" {
+				p.Text += "did you mean " + near + "?"
+				misspelt = append(misspelt, p)
 			} else {
-				text += "create first the agent that has it in [[provides]]"
+				p.Text += "create first the agent that has it in [[provides]]"
+				missing = append(missing, p)
 			}
-			problems = append(problems, Problem{Field: workflowTable + "." + name, Text: text})
 		}
 	}
-	return problems
+	return misspelt, missing
+}
+
+// WorkflowWarnings returns warnings that name the steps of workflows whose capabilities are not among the known ones.
+func (s *Spec) WorkflowWarnings(known []string) (warnings []string) {
+	for _, name := range slices.Sorted(maps.Keys(s.Workflows)) {
+		for i, step := range s.Workflows[name].Steps {
+			if !slices.Contains(known, step.Capability) {
+				warnings = append(warnings, fmt.Sprintf("agent %s: %s.%s: step %d: no agent provides %s, so the step fails until one does", s.ID, workflowTable, name, i+1, step.Capability))
+			}
+		}
+	}
+	return warnings
 }
 
 // eachField calls set for each field of a JSON object whose value is not null. The error names the field.

@@ -4,8 +4,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -116,4 +119,48 @@ func TestAgentOfClientDoesNotBlockAgentFiles(t *testing.T) {
 		_, err := s.request("GET", "/v1/runs/"+b.Actors[0].Turns[0].Run, "", "", &state)
 		return err == nil && state.Status == "DONE"
 	})
+}
+
+// A file wins at a start over what was set at the running server, and the log names who has lost what. A step of a
+// workflow whose owner has yet to register is a warning.
+func TestFilesWinAtStart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	const flow = ">> flow.toml\nname = \"flow\"\nkind = \"orchestrator\"\nprompt = 'on letter say {\"primary_intent\":\"letter\",\"intent_confidence\":1,\"workflow\":\"w\"}'\n" +
+		"[workflow.w]\ndescription = \"a letter\"\n[[workflow.w.steps]]\ntitle = \"Letter\"\ncapability = \"EXT_ONE\"\n"
+	const helper = ">> helper.toml\nname = \"helper\"\n[[provides]]\ncode = \"HLP_SAY\"\ndescription = \"Says.\"\n"
+	logged := func(s *server, want string) {
+		t.Helper()
+		if text, err := os.ReadFile(s.log); err != nil || strings.Count(string(text), want) != 1 {
+			t.Errorf("%v: want once %s in\n%s", err, want, text)
+		}
+	}
+	files := writeFiles(t, flow+helper)
+	s := startServer(t, dir, "--agents", files)
+	logged(s, "agent flow: workflow.w: step 1: no agent provides EXT_ONE, so the step fails until one does")
+	if status, reply := s.call("flow", "a letter"); status != 200 || !strings.Contains(fmt.Sprint(reply), "Letter: Could not be completed: it is not available now.") {
+		t.Errorf("got %d %+v", status, reply)
+	}
+	s.putAgent(`{"name":"b1"}`)
+	s.putAgent(`{"name":"ZZZ"}`)
+	s.useAdminKey(dir)
+	for path, body := range map[string]string{"PUT /v1/capabilities/HLP_SAY": `{"description":"Says both.","owner_agents":["helper","b1"]}`, "POST /v1/agents": `{"name":"adm3","code":"HLP"}`} {
+		method, path, _ := strings.Cut(path, " ")
+		if status, err := s.request(method, path, body, "", new(any)); status/100 != 2 || err != nil {
+			t.Fatal(path, status, err)
+		}
+	}
+	var refused struct {
+		Detail string `json:"detail"`
+	}
+	if status, err := s.request("POST", "/v1/agents", `{"name":"zop","code":"ZZZ"}`, "", &refused); status != 403 || !strings.Contains(refused.Detail, "code ZZZ is the name of agent ZZZ: delete that agent first") {
+		t.Errorf("got %d %v %s", status, err, refused.Detail)
+	}
+	s.stop(syscall.SIGTERM)
+	s = startServer(t, dir, "--agents", files) // unchanged
+	logged(s, "has lost its capability HLP_SAY: a file declares that for the agent helper")
+	s.stop(syscall.SIGTERM)
+	s = startServer(t, dir, "--agents", writeFiles(t, strings.Replace(helper, "[[", "code = \"HLP\"\n[[", 1)+">> zop.toml\nname = \"zop\"\ncode = \"ZZZ\"\n"))
+	logged(s, "has lost its code HLP: a file declares that for the agent helper")
+	logged(s, "was removed: its ID is the code of the agent zop, which a file declares")
+	s.stop(syscall.SIGTERM)
 }

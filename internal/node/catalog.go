@@ -209,7 +209,7 @@ func (c *catalogSync) share(with *atomic.Pointer[tools.Registry]) {
 }
 
 // warnMissing logs and returns a warning for each tool and model that is missing on this
-// node, for each secret that it may not send, and for each address that it may not reach. It covers the changed agents and tools,
+// node, for each step of a workflow that no agent provides, for each secret that it may not send, and for each address that it may not reach. It covers the changed agents and tools,
 // and all of them if changed is nil.
 func (c *catalogSync) warnMissing(changed *changes) (warnings []string) {
 	warn := func(text string) {
@@ -235,12 +235,19 @@ func (c *catalogSync) warnMissing(changed *changes) (warnings []string) {
 			warn(fmt.Sprintf("tool %s: %v", d.Name, err))
 		}
 	}
+	var provided []string
+	current, _ := c.definitions()
+	for i := range current {
+		for k := range current[i].Provides {
+			provided = append(provided, current[i].Provides[k].Code)
+		}
+	}
 	for i := range c.catalog.Specs {
 		s := &c.catalog.Specs[i]
 		if changed != nil && !changed.agents[s.ID] && !slices.ContainsFunc(s.MissingTools(c.catalog.Registry), func(name string) bool { return changed.tools[name] }) {
 			continue
 		}
-		for _, text := range s.AvailabilityWarnings(c.catalog.Registry, c.outbound.Models()) {
+		for _, text := range append(s.AvailabilityWarnings(c.catalog.Registry, c.outbound.Models()), s.WorkflowWarnings(provided)...) {
 			warn(text)
 		}
 		if err := cmp.Or(c.outbound.Permit(s.Endpoint, s.Auth.Env), c.outbound.CheckAddress(s.Endpoint)); err != nil {
@@ -395,13 +402,13 @@ func (c *catalogSync) listedTools() []agents.DeclaredTool {
 	return all
 }
 
-// spec returns the stored agent of this ID and its owner; false if there is none.
-func (c *catalogSync) spec(id string) (spec agents.Spec, owner string, ok bool) {
+// spec returns the stored agent of this ID, its owner and who has stored it last; false if there is none.
+func (c *catalogSync) spec(id string) (spec agents.Spec, owner, by string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.catalog.Specs, func(s agents.Spec) bool { return s.ID == id })
 	if i < 0 {
-		return agents.Spec{}, "", false
+		return agents.Spec{}, "", "", false
 	}
-	return c.catalog.Specs[i], c.catalog.Owners[i], true
+	return c.catalog.Specs[i], c.catalog.Owners[i], c.catalog.AcceptedBy[i].User, true
 }

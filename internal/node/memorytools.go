@@ -51,7 +51,7 @@ func (c *catalogSync) memoryTool(tool string) tools.Handler {
 		if !ok || m == nil {
 			return tools.Refused(MemoryOff())
 		}
-		spec, _, _ := c.spec(call.Call.To.Agent)
+		spec, _, _, _ := c.spec(call.Call.To.Agent)
 		scope, refusal := spec.Memory.ScopeFor(call.Call.To.Agent, tool, in.Scope)
 		if refusal != nil {
 			return tools.Refused(refusal)

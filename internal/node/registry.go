@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/tools"
@@ -48,13 +50,14 @@ func (n *Node) callRegistry(ctx context.Context, user, operation string, body []
 	return a.Reply.Parts[0].Bytes, a.Reply.Warnings, nil
 }
 
-// PutAgent stores an agent of the operator in the registry, unless it is stored
-// already. It retries while the registry is busy for a short time.
+// PutAgent stores an agent of a file of the operator in the registry, unless it is stored
+// already. It retries while the registry is busy for a short time. A warning names each agent that has lost
+// something to it.
 func (n *Node) PutAgent(ctx context.Context, spec agents.Spec) (changed bool, warnings []string, err error) {
 	if err := n.outbound.Permit(spec.Endpoint, spec.Auth.Env); err != nil {
 		return false, nil, err
 	}
-	if known, owner, ok := n.catalog.spec(spec.ID); ok && known.Hash() == spec.Hash() && owner == agents.Operator {
+	if known, owner, by, ok := n.catalog.spec(spec.ID); ok && known.Hash() == spec.Hash() && owner == agents.Operator && by == agents.Operator {
 		return false, nil, nil
 	}
 	operation := agents.OpPut
@@ -63,11 +66,26 @@ func (n *Node) PutAgent(ctx context.Context, spec agents.Spec) (changed bool, wa
 	}
 	ctx, cancel := context.WithTimeout(ctx, RegistryTimeout)
 	defer cancel()
-	err = retryBusy(ctx, func() (err error) {
-		_, warnings, err = n.CallRegistry(ctx, operation, spec.Encode())
-		return err
-	})
-	return err == nil, warnings, err
+	var displaced []string
+	for more := true; more && err == nil; {
+		var answer struct {
+			Displaced []string `json:"displaced"`
+			More      bool     `json:"more"`
+		}
+		err = retryBusy(ctx, func() error {
+			body, missing, err := n.CallRegistry(ctx, operation, spec.Encode())
+			if err != nil {
+				return err
+			}
+			warnings = missing
+			return json.Unmarshal(body, &answer)
+		})
+		for _, text := range answer.Displaced {
+			n.catalog.log.Warn(text)
+		}
+		displaced, more = append(displaced, answer.Displaced...), answer.More
+	}
+	return err == nil, append(displaced, warnings...), err
 }
 
 // PutTool stores a declared tool of the operator in the registry, unless it is stored
@@ -113,7 +131,7 @@ func (n *Node) Tool(name string) (agents.DeclaredTool, bool) {
 
 // Agent returns the stored agent of this ID; false if there is none.
 func (n *Node) Agent(id string) (agents.Spec, bool) {
-	spec, _, ok := n.catalog.spec(id)
+	spec, _, _, ok := n.catalog.spec(id)
 	return spec, ok
 }
 

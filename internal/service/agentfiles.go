@@ -319,8 +319,9 @@ func (f *AgentFiles) checkWorkflows() {
 				}
 			}
 		}
-		for _, p := range a.Spec.UnknownCapabilities(known) {
-			f.Problems = append(f.Problems, FileProblem{File: a.Path, Field: p.Field, Text: p.Text, Warning: !strings.Contains(p.Text, "did you mean")})
+		misspelt, missing := a.Spec.UnknownCapabilities(known, known)
+		for i, p := range append(misspelt, missing...) {
+			f.Problems = append(f.Problems, FileProblem{File: a.Path, Field: p.Field, Text: p.Text, Warning: i >= len(misspelt)})
 		}
 	}
 }
