@@ -131,6 +131,9 @@ func (c *CapabilitiesAddCmd) Run(s streams) error {
 	var row struct {
 		Code string `json:"capability_code"`
 	}
+	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return fmt.Errorf(`%s: want a JSON object as PUT /v1/capabilities in docs/api.md, and as 'troupe capabilities show CODE' prints it; [[provides]] belongs in the file of an agent`, c.File)
+	}
 	if err := json.Unmarshal(file, &row); err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}

@@ -44,11 +44,18 @@ func TestCapabilityIsChangedByItsFile(t *testing.T) {
 	}
 	write(`{"capability_code":"anl","description":"d"}`)
 	run("!capability_code", "add", file)
+	write("[[provides]]\ncode = \"ANL_NPV\"\n")
+	run("!npv.json: want a JSON object as PUT /v1/capabilities in docs/api.md", "add", file)
 	write(`{"capability_code":"ANL_NPV"}`)
 	run("!description", "add", file)
 	run("capability ANL_NPV is deleted", "delete", "ANL_NPV")
 	run("!no registered capability", "delete", "ANL_NPV")
 	run("no capabilities", "list")
+	for user, want := range map[string]string{"": "no schedule of your user: --user", "zoe": "no schedule of the user zoe: --user"} { // others may have one
+		if code, out, stderr := runProgram(t, "schedules", "list", "--server", s.url, "--user", user); code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%d %s%s, want %s", code, out, stderr, want)
+		}
+	}
 
 	// The owner of the folder needs no key, with a server and without one.
 	write(shown)

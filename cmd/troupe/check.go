@@ -125,14 +125,18 @@ func (c *CheckCmd) Run(s streams) error {
 }
 
 // inProject makes the configuration of a project, as init creates it, that of the check; false if the folder has none,
-// or if another one is given. The folder to check is then the one that it names.
+// or if another file is given. The folder to check is then the one that it names.
 func (c *CheckCmd) inProject() bool {
 	path := filepath.Join(c.Dir, projectConfig)
-	if info, err := os.Stat(path); c.Config != "" || err != nil || !info.Mode().IsRegular() {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() {
 		return false
 	}
-	c.Config = path
-	return true
+	if c.Config == "" {
+		c.Config = path
+	}
+	given, err := os.Stat(c.Config)
+	return err == nil && os.SameFile(info, given)
 }
 
 // configProblem returns a problem of the configuration, whose line begins with the path and

@@ -193,6 +193,21 @@ func TestCheckValidatesAsServe(t *testing.T) {
 	}
 }
 
+// The folder of a project is one also if its own configuration is named. Another configuration is for a folder of agents.
+func TestCheckProjectWithItsConfiguration(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "project")
+	var out bytes.Buffer
+	if code := run([]string{"init", dir}, streams{&out, &out}); code != 0 {
+		t.Fatal(code, out.String())
+	}
+	for _, args := range [][]string{{dir}, {dir, "--config", filepath.Join(dir, projectConfig)}} {
+		out.Reset()
+		if code := run(append([]string{"check"}, args...), streams{&out, &out}); code != 0 || !strings.Contains(out.String(), "mistakes=0") || strings.Contains(out.String(), "agents=0") {
+			t.Errorf("%q: exit code %d\n%s", args, code, &out)
+		}
+	}
+}
+
 func TestCheckStrict(t *testing.T) {
 	dir := writeFiles(t, ">> a.toml\nname = \"a\"\nagents = [\"gone\"]")
 	for args, want := range map[string]int{"": 0, "--strict": 1, "--strict --json": 1} {

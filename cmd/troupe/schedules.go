@@ -62,7 +62,11 @@ func (c *SchedulesListCmd) Run(s streams) error {
 		return err
 	}
 	if len(out.All) == 0 {
-		_, err := fmt.Fprintln(s.out, "no agent has a schedule")
+		whose := "your user"
+		if c.User != "" {
+			whose = "the user " + c.User
+		}
+		_, err := fmt.Fprintf(s.out, "no schedule of %s: --user shows those of another\n", whose)
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
