@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // TasksCmd groups the commands about detached calls.
@@ -157,7 +158,7 @@ type TasksCancelCmd struct{ RunsCancelCmd }
 
 // Help returns the text shown below the flags.
 func (TasksCancelCmd) Help() string {
-	return "Cancels the run of the agent that was asked, which has the ID of the task. A task that has ended stays as it is: exit code 1.\n\nExamples:\n  troupe tasks cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	return "Cancels the run of the agent that was asked, which has the ID of the task. A task that has ended stays as it is, and a\nreminder is dropped with its session only: exit code 1.\n\nExamples:\n  troupe tasks cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
 // Run executes the command.
@@ -166,5 +167,18 @@ func (c *TasksCancelCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	return c.cancel(s, id)
+	if err = c.cancel(s, id); err == nil {
+		return nil
+	}
+	body, unknown := c.client().get("/v1/tasks/" + id.String())
+	var out struct {
+		Session string `json:"session_id"`
+		Pending struct {
+			Skill string `json:"skill"`
+		} `json:"pending"`
+	}
+	if unknown == nil && json.Unmarshal(body, &out) == nil && out.Pending.Skill == tools.Remind {
+		return fmt.Errorf("task %s is a reminder, which is dropped with its session only: %s", id, c.hint("sessions delete", []string{out.Session}))
+	}
+	return err
 }

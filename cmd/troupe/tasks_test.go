@@ -9,6 +9,41 @@ import (
 	"testing"
 )
 
+// A reminder is shown, and who cancels it is told how it is dropped. A call whose outcome is not delivered is not late.
+func TestRemindersAndSilentCallsAreTasks(t *testing.T) {
+	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
+	s.putAgent(`{"name":"asker","tools":["agent_call","remind"]}`)
+	run := func(want int, args ...string) string {
+		t.Helper()
+		code, out, stderr := runProgram(t, append(args, "--server", s.url)...)
+		if code != want {
+			t.Fatalf("%v: exit code %d, %s%s", args, code, out, stderr)
+		}
+		return out + stderr
+	}
+	row := func(skill string) []string {
+		for line := range strings.Lines(run(0, "tasks", "list")) {
+			if f := strings.Fields(line); len(f) > 4 && f[4] == skill {
+				return f
+			}
+		}
+		t.Fatalf("no task has the skill %s: %s", skill, run(0, "tasks", "list"))
+		return nil
+	}
+	run(0, "call", "asker", "use remind {\"text\":\"Look.\",\"after\":3600000}\nsay done", "--session", "s-1")
+	task := row("remind")[0]
+	if out := run(0, "tasks", "show", task); !strings.Contains(out, `"status": "pending"`) || !strings.Contains(out, `"session_id": "s-1"`) {
+		t.Errorf("tasks show: %s", out)
+	}
+	if out := run(1, "tasks", "cancel", task); !strings.Contains(out, "is a reminder") || !strings.Contains(out, "troupe sessions delete s-1") {
+		t.Errorf("tasks cancel: %s", out)
+	}
+	run(0, "call", "asker", "use agent_call {\"agent\":\"coordinator\",\"skill\":\"look\",\"timeoutSeconds\":0}\nsay done", "--session", "s-2")
+	if f := row("look"); f[1] != "working" || f[len(f)-1] != "-" {
+		t.Errorf("a call whose outcome is not delivered: %q", f)
+	}
+}
+
 // A task is shown and cancelled by the beginning of its ID.
 func TestTasksAreNamedByTheirBeginning(t *testing.T) {
 	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))

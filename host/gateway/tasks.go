@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
@@ -28,8 +30,8 @@ type taskView struct {
 	Asker   string `json:"asker"`
 	Session string `json:"session_id"`
 	Start   int64  `json:"startTime"`        // in ms since 1970
-	Timeout int64  `json:"timeout,omitzero"` // in ms; of one that is late it has passed
-	Status  string `json:"status"`           // pending, waiting for a person, or late
+	Timeout int64  `json:"timeout,omitzero"` // in ms; absent if nobody waits
+	Status  string `json:"status"`           // pending, waiting for a person, working if the outcome is not delivered, or late
 	Waits   *struct {
 		For string `json:"for"`
 		ID  string `json:"id,omitzero"`
@@ -40,6 +42,8 @@ func newTaskView(t *command.Task) taskView {
 	v := taskView{Agent: t.Callee.Agent, Skill: t.Skill, Task: t.Call.String(), Client: t.Client, Asker: t.Asker.Agent, Session: t.Asker.Key,
 		Start: int64(t.At) / int64(time.Millisecond), Timeout: t.Left.Milliseconds(), Status: "pending"}
 	switch {
+	case t.Silent:
+		v.Status, v.Timeout = "working", 0
 	case t.Late:
 		v.Status, v.Timeout = "late", 0
 	case t.Waits != "":
@@ -115,26 +119,19 @@ func (s taskRoutes) get(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	found, err := lookup(s.server, callerOf(ctx), command.RunQuery{Run: id})
+	view := s.pending(callerOf(ctx), id)
+	if notFound(err) && view != nil { // a reminder has no run, and a call gets it with its request
+		respondJSON(ctx, http.StatusOK, taskResponse{Task: view.Task, Agent: view.Agent, Session: view.Session, Status: view.Status, Pending: view})
+		return
+	}
 	if err != nil {
 		s.server.respondError(ctx, err)
 		return
 	}
 	record := found.Current()
-	out := struct {
-		Task      string         `json:"taskId"`
-		Agent     string         `json:"agent"`
-		Session   string         `json:"session_id"`
-		Status    string         `json:"status"`
-		Start     string         `json:"started_at,omitzero"`
-		Pending   *taskView      `json:"pending,omitzero"` // what the list has of it
-		Response  jsontext.Value `json:"response,omitzero"`
-		Discarded bool           `json:"response_discarded,omitzero"` // the session that it was for is deleted
-	}{Task: id.String(), Agent: found.Owner.Actor.Agent, Session: found.Owner.Actor.Key, Status: "pending", Start: formatOptional(record.Started)}
-	if pending, err := lookup(s.server, callerOf(ctx), command.TasksQuery{}); err == nil {
-		if i := slices.IndexFunc(pending.All, func(t command.Task) bool { return t.Call == id }); i >= 0 {
-			view := newTaskView(&pending.All[i])
-			out.Pending, out.Status = &view, view.Status
-		}
+	out := taskResponse{Task: id.String(), Agent: found.Owner.Actor.Agent, Session: found.Owner.Actor.Key, Status: "pending", Start: formatOptional(record.Started)}
+	if view != nil {
+		out.Pending, out.Status = view, view.Status
 	}
 	out.Discarded = out.Pending == nil && s.discarded(callerOf(ctx), &record)
 	switch {
@@ -149,6 +146,34 @@ func (s taskRoutes) get(ctx *fasthttp.RequestCtx) {
 		out.Status, out.Response = "completed", response.Encode(contract.Correlation{Call: id})
 	}
 	respondJSON(ctx, http.StatusOK, out)
+}
+
+// taskResponse is the JSON form of a task.
+type taskResponse struct {
+	Task      string         `json:"taskId"`
+	Agent     string         `json:"agent"`
+	Session   string         `json:"session_id"`
+	Status    string         `json:"status"`
+	Start     string         `json:"started_at,omitzero"`
+	Pending   *taskView      `json:"pending,omitzero"` // what the list has of it
+	Response  jsontext.Value `json:"response,omitzero"`
+	Discarded bool           `json:"response_discarded,omitzero"` // the session that it was for is deleted
+}
+
+// pending returns what the list of tasks has of one; nil if nothing.
+func (s taskRoutes) pending(by caller, id actor.CallID) *taskView {
+	found, err := lookup(s.server, by, command.TasksQuery{})
+	i := slices.IndexFunc(found.All, func(t command.Task) bool { return t.Call == id })
+	if err != nil || i < 0 {
+		return nil
+	}
+	view := newTaskView(&found.All[i])
+	return &view
+}
+
+func notFound(err error) bool {
+	var r *actor.Refusal
+	return errors.As(err, &r) && r.Reason == actor.NotFound
 }
 
 // discarded reports whether the session of the agent that has made a call is deleted, so that nothing is left that

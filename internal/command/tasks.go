@@ -26,7 +26,8 @@ type (
 		Client string         // correlation that the asker has given as its own
 		At     actor.Time     // when it was made
 		Left   actor.Duration // for which the asker waits, from then on
-		Late   bool           // the asker no longer waits
+		Late   bool           // the asker no longer waits, or never did
+		Silent bool           // it never did: the outcome is not delivered
 		Waits  string         // what the callee waits for, such as approval; "": nothing
 		Until  string         // ID of the approval, or name of the signal, for which it waits
 	}
@@ -45,10 +46,11 @@ func (e *encoder) task(t *Task) {
 	e.Int(int64(t.At))
 	e.Int(int64(t.Left))
 	e.Bool(t.Late)
+	e.Bool(t.Silent)
 	e.String(t.Waits)
 	e.String(t.Until)
 }
 
 func (d *decoder) task() Task {
-	return Task{d.CallID(), d.ID(), d.ID(), d.text(), d.text(), d.time(), actor.Duration(d.Int()), d.Bool(), d.text(), d.text()}
+	return Task{d.CallID(), d.ID(), d.ID(), d.text(), d.text(), d.time(), actor.Duration(d.Int()), d.Bool(), d.Bool(), d.text(), d.text()}
 }
