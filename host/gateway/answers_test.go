@@ -17,9 +17,8 @@ import (
 // A client that reads no answer has a share of the memory for answers, and others get theirs. A
 // request that may have had an effect is not refused: its repeat gets the answer.
 func TestUnreadAnswersTakeShares(t *testing.T) {
-	d := startGatewayWith(t, Config{}, longAnswerAgent())
 	answers := shares.New[string](shares.Bounds{Max: 8 << 20, Each: 3 << 19})
-	d.server.connections.answers.Shares = answers
+	d := startGatewayPrepared(t, t.TempDir(), Config{}, nil, func(s *Server) { s.connections.answers.Shares = answers }, longAnswerAgent())
 	const scopes = `"scopes":["call","read"]`
 	mallory, bob := d.newUser(`"user":"mallory",`+scopes), d.newUser(`"user":"bob",`+scopes)
 	path := map[user]string{}

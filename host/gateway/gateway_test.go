@@ -87,6 +87,12 @@ func startGatewayWithPolicy(t *testing.T, config Config, policy *tools.Policy, d
 
 func startGatewayNode(t *testing.T, dir string, config Config, policy *tools.Policy, definitions ...actor.Definition) *testGateway {
 	t.Helper()
+	return startGatewayPrepared(t, dir, config, policy, func(*Server) {}, definitions...)
+}
+
+// startGatewayPrepared calls prepare before the server listens.
+func startGatewayPrepared(t *testing.T, dir string, config Config, policy *tools.Policy, prepare func(*Server), definitions ...actor.Definition) *testGateway {
+	t.Helper()
 	if config.Keys == nil {
 		config.Keys = new(Keys)
 	}
@@ -107,6 +113,7 @@ func startGatewayNode(t *testing.T, dir string, config Config, policy *tools.Pol
 	}
 	s := New(served, quietly, config)
 	s.wrongKeys.now = patientClock()
+	prepare(s)
 	socket, err := ListenOwner(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -53,7 +53,11 @@ func TestCustomersUseTheirRoutesOnly(t *testing.T) {
 
 // tokenGateway is a gateway with agents and an operator's key.
 func tokenGateway(t *testing.T, more ...actor.Definition) (d *testGateway, operator string) {
-	d = startGateway(t, append(more, agents.Define("front", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+	return tokenGatewayWith(t, Config{}, more...)
+}
+
+func tokenGatewayWith(t *testing.T, config Config, more ...actor.Definition) (d *testGateway, operator string) {
+	d = startGatewayWith(t, config, append(more, agents.Define("front", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
 		return turn.Call("helper", turn.Message())
 	}))))...)
 	return d, d.createKey("operator")
@@ -178,8 +182,7 @@ func TestTokenEndsWithItsKey(t *testing.T) {
 
 // The origin of a token is that of the page, wherever its requests carry one.
 func TestTokenOfAnotherOrigin(t *testing.T) {
-	d, operator := tokenGateway(t)
-	d.server.config.Origins = []string{"https://shop.example", "https://evil.example"}
+	d, operator := tokenGatewayWith(t, Config{Origins: []string{"https://shop.example", "https://evil.example"}})
 	token := d.issue(operator, `{"user":"alice","agents":["front"],"origin":"https://shop.example"}`)
 	for origin, want := range map[string]int{"https://shop.example": 200, "https://evil.example": 403, "": 200} {
 		headers := []string{"Authorization", "Bearer " + token}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,19 +76,21 @@ func TestUserWithMostOfTheDiskIsRefused(t *testing.T) {
 // estimated for them.
 func TestSpaceIsEstimatedAgainAfterMuchIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		free := uint64(400 << 20)
+		var free atomic.Uint64
+		free.Store(400 << 20)
 		s := newStorageShares(nil, slog.New(slog.DiscardHandler))
 		s.read = func() (store.Usage, error) {
-			return store.Usage{Free: free, Stored: 400<<20 - free, Of: map[string]uint64{"mallory": 400<<20 - free}}, nil
+			left := free.Load()
+			return store.Usage{Free: left, Stored: 400<<20 - left, Of: map[string]uint64{"mallory": 400<<20 - left}}, nil
 		}
 		accepted := 0
-		for ; free > 4<<20 && s.admit("mallory", 1<<20) == nil; accepted++ {
-			free -= 3 << 20
+		for ; free.Load() > 4<<20 && s.admit("mallory", 1<<20) == nil; accepted++ {
+			free.Add(^uint64(3<<20 - 1))
 			<-time.After(100 * time.Millisecond)
 			synctest.Wait()
 		}
-		if free <= 4<<20 || accepted < 50 {
-			t.Errorf("%d MiB are free after %d messages", free>>20, accepted)
+		if free.Load() <= 4<<20 || accepted < 50 {
+			t.Errorf("%d MiB are free after %d messages", free.Load()>>20, accepted)
 		}
 		if r := s.admit("bob", 1<<20); r != nil {
 			t.Errorf("another user: %v", r)
