@@ -133,10 +133,10 @@ func (n *node) adopt() {
 	n.unadopted = slices.DeleteFunc(n.unadopted, func(h placement.Held) bool {
 		g := int(h.Log)
 		cl := &w.claims.groups[g]
-		switch c := n.cells[cl.cell]; {
+		switch { // another owner may have more cells
 		case w.claims.owner(g) != n || cl.tenure != h.Epoch:
 			return true // taken since
-		case c.stopped:
+		case n.cells[cl.cell].stopped:
 			return false
 		case !cl.adopted:
 			cl.adopted = true
