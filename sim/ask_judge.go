@@ -20,9 +20,10 @@ func (s *judgedStep) explainAsk(e *history.Event) {
 		return
 	}
 	if s.asks == nil {
-		s.asks = map[actor.CallID]int{}
+		s.asks = map[stepOfRun]int{}
 	}
-	s.asks[e.Parent] = max(s.asks[e.Parent], e.Count)
+	of := stepOfRun{e.Parent, uint64(e.Step)}
+	s.asks[of] = max(s.asks[of], e.Count)
 	here, refused := at(e.Step, e.Index), e.Kind == history.Refuse
 	effect := s.effectOf(e)
 	switch e.What {
@@ -354,7 +355,7 @@ func (s *judgedStep) checkAttempt(e *shownEvent) {
 func (s *judgedStep) explainRefused() {
 	s.published = slices.DeleteFunc(s.published, func(e *shownEvent) bool {
 		p := &e.Payload
-		if s.isSilent(s.cell, e.run) || int(p.Index) < s.asks[e.run] {
+		if s.isSilent(s.cell, e.run) || int(p.Index) < s.asks[stepOfRun{e.run, uint64(p.Step)}] {
 			return false
 		}
 		refused := func(o *shownEvent) bool {

@@ -103,7 +103,7 @@ type judgedStep struct {
 	ready     *runtime.Ready
 	now       string // time of the step as its readers see it; "": the step has no events
 	published []*shownEvent
-	asks      map[actor.CallID]int // number of asks that each run makes in this step
+	asks      map[stepOfRun]int // number of asks of each step that runs take now; a refused step is followed by the next one at once
 }
 
 // deriveEvents replaces the events that a step publishes by number with those that their
@@ -147,6 +147,12 @@ func (w *Simulation) deriveEvents(ready *runtime.Ready) {
 func isNumbered(e runtime.Effect) bool {
 	p, ok := e.Op.(runtime.Publish)
 	return ok && p.Event.Body == nil
+}
+
+// stepOfRun names a step of a run.
+type stepOfRun struct {
+	run  actor.CallID
+	step uint64
 }
 
 // step checks one step.
