@@ -10,7 +10,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // capabilityChange is a row of the catalog as it should be. The rows are what agents declare, so a change
@@ -143,12 +142,11 @@ func (s registryState) changeOwners(code string, c *Capability, former []string,
 			return change{}, refusal
 		}
 		if item.Value = s.encodeAgent(next); owner != s.self() { // an administrator changes the agent of another, who keeps it
-			var record agentRecord
-			if err := json.Unmarshal(s.value(item.Name), &record); err != nil {
+			record, err := readAgentRecord(s.value(item.Name))
+			if err != nil {
 				return change{}, actor.Refuse(actor.Unavailable, "agent %s: %v", id, err)
 			}
-			record.Spec = next.Encode()
-			item.Value = invariant.Must(json.Marshal(record))
+			item.Value = record.with(next)
 		}
 		updates = append(updates, item, s.retired(previous, owner))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -36,6 +37,14 @@ type agentRecord struct {
 	Former     []string       `json:"former_owners,omitempty"`     // at most formerOwnersMax, the last ones
 }
 
+func readAgentRecord(value []byte) (r agentRecord, err error) { return r, json.Unmarshal(value, &r) }
+
+// with returns the record for a changed spec, which stays that of its owner.
+func (r agentRecord) with(changed Spec) []byte {
+	r.Spec = changed.Encode()
+	return invariant.Must(json.Marshal(r))
+}
+
 // formerOwnersMax is the number of former owners that a record names.
 const formerOwnersMax = 16
 
@@ -56,7 +65,7 @@ type Catalog struct {
 	Specs       []Spec            // specs of Definitions, in the same order
 	Owners      []string          // owners of Definitions, in the same order
 	Changed     []actor.Time      // when Definitions were stored, in the same order
-	AcceptedBy  []Acceptance      // who has stored Definitions last, in the same order
+	AcceptedBy  []Acceptance      // authors of Definitions, in the same order
 	Keys        []actor.StateItem // key records with created_at; the name is the key ID
 	Tools       []DeclaredTool    // declared tools, sorted by name
 	Hidden      []string          // declared tools that are left out, because this program has tools of these names
@@ -64,7 +73,7 @@ type Catalog struct {
 	Registry    *tools.Registry   // tools of this program and declared tools, with the policy
 }
 
-// Acceptance says who has stored a definition.
+// Acceptance is the author of a stored definition.
 type Acceptance struct {
 	User string
 	Key  string // ID of the API key; "": none

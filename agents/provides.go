@@ -309,8 +309,8 @@ func (r registryState) displace(s *Spec) (d displaced) {
 			continue
 		}
 		previous, exists := r.agent(id)
-		var record agentRecord
-		if !exists || json.Unmarshal(item.Value, &record) != nil {
+		record, err := readAgentRecord(item.Value)
+		if !exists || err != nil {
 			continue
 		}
 		if len(d.texts) == displacedMax {
@@ -349,8 +349,7 @@ func (r registryState) displace(s *Spec) (d displaced) {
 		if len(next.Provides) == 0 {
 			next.Provides = nil
 		}
-		record.Spec = next.Encode()
-		d.updates = append(d.updates, actor.StateItem{Name: item.Name, Value: invariant.Must(json.Marshal(record))}, r.retired(previous, record.Owner))
+		d.updates = append(d.updates, actor.StateItem{Name: item.Name, Value: record.with(next)}, r.retired(previous, record.Owner))
 		d.texts = append(d.texts, fmt.Sprintf("%s has lost its %s: a file declares that for the agent %s", who, strings.Join(lost, ", its "), s.ID))
 	}
 	return d

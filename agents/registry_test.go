@@ -473,6 +473,7 @@ func TestFileWinsOverAdministrators(t *testing.T) {
 		{"ann", actor.AllRights, agents.OpPutCapability, `{"capability_code":"HLP_SAY","description":"Says both.","owner_agents":["helper","second","b1"]}`, "", 0},
 		{"bob", actor.NoRights, agents.OpPut, `{"name":"b1","prompt":"x","provides":[{"code":"HLP_SAY","description":"Says both."}]}`, "", 0},
 		{"bob", actor.NoRights, agents.OpPut, `{"name":"b1","prompt":"x","provides":[{"code":"HLP_SAY","description":"Says mine."}]}`, "belongs to another principal", 0},
+		{"ann", actor.AllRights, agents.OpPut, `{"name":"helper","prompt":"p","code":"HLP","provides":[{"code":"HLP_SAY","description":"Says both."}]}`, "", 0},
 		{agents.Operator, actor.NoRights, agents.OpPut, helper, "", 2}, // second and b1
 		{agents.Operator, actor.NoRights, agents.OpPut, second, "", 0},
 		{agents.Operator, actor.NoRights, agents.OpPut, `{"agent_id":"named","name":"adm","code":"ADM"}`, "", 1},

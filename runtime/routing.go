@@ -22,8 +22,8 @@ func (r routing) hide(v *contract.Invocation) {
 	}
 }
 
-// setWait sets how long the asker of a new call waits, and whether the outcome is delivered. A callee that says
-// nothing until the end of its own time has failed, so each call ends also without timeouts.
+// setWait sets the time for which the asker of a new call waits, and whether the outcome is delivered. Without timeouts
+// a call ends too: a callee without an answer at the end of its own time has failed.
 func (r routing) setWait(p *store.Pending, left actor.Duration, forget bool) {
 	switch {
 	case forget || r.NoResponses:

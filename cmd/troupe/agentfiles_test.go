@@ -121,8 +121,8 @@ func TestAgentOfClientDoesNotBlockAgentFiles(t *testing.T) {
 	})
 }
 
-// A file wins at a start over what was set at the running server, and the log names who has lost what. A step of a
-// workflow whose owner has yet to register is a warning.
+// At a start a file replaces changes made at the running server, and the log names each agent that loses something. A
+// step of a workflow without an owner yet is a warning.
 func TestFilesWinAtStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	const flow = ">> flow.toml\nname = \"flow\"\nkind = \"orchestrator\"\nprompt = 'on letter say {\"primary_intent\":\"letter\",\"intent_confidence\":1,\"workflow\":\"w\"}'\n" +

@@ -119,7 +119,7 @@ Examples:
 
 // Run executes the command.
 func (c *CapabilitiesAddCmd) Run(s streams) error {
-	text, argument := "", "@"+c.File
+	argument := "@" + c.File
 	if c.File == "-" {
 		argument = c.File
 	}
@@ -127,13 +127,13 @@ func (c *CapabilitiesAddCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	file := []byte(text)
-	var row struct {
-		Code string `json:"capability_code"`
-	}
 	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
 		return fmt.Errorf(`%s: want a JSON object as PUT /v1/capabilities in docs/api.md, and as 'troupe capabilities show CODE' prints it; [[provides]] belongs in the file of an agent`, c.File)
 	}
+	var row struct {
+		Code string `json:"capability_code"`
+	}
+	file := []byte(text)
 	if err := json.Unmarshal(file, &row); err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}

@@ -9,36 +9,38 @@ import (
 	"testing"
 )
 
+// program runs a command against the server, and returns its output. Its exit code MUST be the wanted one.
+func (s *server) program(want int, args ...string) string {
+	s.Helper()
+	code, out, stderr := runProgram(s.T, append(args, "--server", s.url)...)
+	if code != want {
+		s.Fatalf("%v: exit code %d, %s%s", args, code, out, stderr)
+	}
+	return out + stderr
+}
+
 // A reminder is shown, and who cancels it is told how it is dropped. A call whose outcome is not delivered is not late.
 func TestRemindersAndSilentCallsAreTasks(t *testing.T) {
 	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
 	s.putAgent(`{"name":"asker","tools":["agent_call","remind"]}`)
-	run := func(want int, args ...string) string {
-		t.Helper()
-		code, out, stderr := runProgram(t, append(args, "--server", s.url)...)
-		if code != want {
-			t.Fatalf("%v: exit code %d, %s%s", args, code, out, stderr)
-		}
-		return out + stderr
-	}
 	row := func(skill string) []string {
-		for line := range strings.Lines(run(0, "tasks", "list")) {
+		for line := range strings.Lines(s.program(0, "tasks", "list")) {
 			if f := strings.Fields(line); len(f) > 4 && f[4] == skill {
 				return f
 			}
 		}
-		t.Fatalf("no task has the skill %s: %s", skill, run(0, "tasks", "list"))
+		t.Fatalf("no task has the skill %s: %s", skill, s.program(0, "tasks", "list"))
 		return nil
 	}
-	run(0, "call", "asker", "use remind {\"text\":\"Look.\",\"after\":3600000}\nsay done", "--session", "s-1")
+	s.program(0, "call", "asker", "use remind {\"text\":\"Look.\",\"after\":3600000}\nsay done", "--session", "s-1")
 	task := row("remind")[0]
-	if out := run(0, "tasks", "show", task); !strings.Contains(out, `"status": "pending"`) || !strings.Contains(out, `"session_id": "s-1"`) {
+	if out := s.program(0, "tasks", "show", task); !strings.Contains(out, `"status": "pending"`) || !strings.Contains(out, `"session_id": "s-1"`) {
 		t.Errorf("tasks show: %s", out)
 	}
-	if out := run(1, "tasks", "cancel", task); !strings.Contains(out, "is a reminder") || !strings.Contains(out, "troupe sessions delete s-1") {
+	if out := s.program(1, "tasks", "cancel", task); !strings.Contains(out, "is a reminder") || !strings.Contains(out, "troupe sessions delete s-1") {
 		t.Errorf("tasks cancel: %s", out)
 	}
-	run(0, "call", "asker", "use agent_call {\"agent\":\"coordinator\",\"skill\":\"look\",\"timeoutSeconds\":0}\nsay done", "--session", "s-2")
+	s.program(0, "call", "asker", "use agent_call {\"agent\":\"coordinator\",\"skill\":\"look\",\"timeoutSeconds\":0}\nsay done", "--session", "s-2")
 	if f := row("look"); f[1] != "working" || f[len(f)-1] != "-" {
 		t.Errorf("a call whose outcome is not delivered: %q", f)
 	}
@@ -48,18 +50,10 @@ func TestRemindersAndSilentCallsAreTasks(t *testing.T) {
 func TestTasksAreNamedByTheirBeginning(t *testing.T) {
 	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
 	s.putAgent(`{"name":"asker","tools":["agent_call"]}`)
-	run := func(want int, args ...string) string {
-		t.Helper()
-		code, out, stderr := runProgram(t, append(args, "--server", s.url)...)
-		if code != want {
-			t.Fatalf("%v: exit code %d, %s%s", args, code, out, stderr)
-		}
-		return out + stderr
-	}
-	asked := run(0, "call", "asker", "use agent_call {\"agent\":\"coordinator\",\"skill\":\"look\"}\nsay done", "--async")
+	asked := s.program(0, "call", "asker", "use agent_call {\"agent\":\"coordinator\",\"skill\":\"look\"}\nsay done", "--async")
 	var task string
 	waitUntil(t, "the task", func() bool {
-		fields := strings.Fields(strings.TrimPrefix(run(0, "tasks", "list"), "TASK"))
+		fields := strings.Fields(strings.TrimPrefix(s.program(0, "tasks", "list"), "TASK"))
 		for _, f := range fields {
 			if len(f) == 36 && task == "" {
 				task = f
@@ -68,15 +62,15 @@ func TestTasksAreNamedByTheirBeginning(t *testing.T) {
 		return task != ""
 	})
 	asking := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(asked)
-	if out := run(0, "runs", "show", asking, "--tree"); !strings.Contains(out, "└─ coordinator/") || !strings.Contains(out, "run "+task) {
+	if out := s.program(0, "runs", "show", asking, "--tree"); !strings.Contains(out, "└─ coordinator/") || !strings.Contains(out, "run "+task) {
 		t.Errorf("runs show --tree of %s: %s", asking, out)
 	}
-	if out := run(0, "tasks", "show", task[:30]); !strings.Contains(out, `"taskId": "`+task+`"`) {
+	if out := s.program(0, "tasks", "show", task[:30]); !strings.Contains(out, `"taskId": "`+task+`"`) {
 		t.Errorf("tasks show: %s", out)
 	}
-	if out := run(1, "tasks", "show", "ffff"); !strings.Contains(out, "tasks list") {
+	if out := s.program(1, "tasks", "show", "ffff"); !strings.Contains(out, "tasks list") {
 		t.Errorf("tasks show of no task: %s", out)
 	}
-	run(0, "tasks", "cancel", strings.ToUpper(task[:30]))
-	waitUntil(t, "the end", func() bool { return strings.Contains(run(0, "tasks", "show", task), `"status": "error"`) })
+	s.program(0, "tasks", "cancel", strings.ToUpper(task[:30]))
+	waitUntil(t, "the end", func() bool { return strings.Contains(s.program(0, "tasks", "show", task), `"status": "error"`) })
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -25,14 +26,21 @@ func ReadFile(name string, limit int64) ([]byte, error) {
 	return b, errors.Join(err, f.Close())
 }
 
-// WriteFile replaces such a file. If the name is that of a link, it replaces the link.
+// WriteFile replaces such a file: after a crash it has the former content or the new one. If the name is that of a
+// link, it replaces the link.
 func WriteFile(name string, content []byte) error {
-	f, err := realFS.Create(name, vfs.WriteCategoryUnspecified)
+	f, err := realFS.Create(name+tempSuffix, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = realFS.Rename(name+tempSuffix, name)
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(realFS, filepath.Dir(name))
 }
 
 // CheckRegular returns an error if a file is not a regular file, or a link to one.

@@ -107,7 +107,7 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 			return nil, actsForRun()
 		case p == nil && scope != "" && !forRuns(scope):
 			return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
-				"a request with a run token calls agents with POST /v1/tools/agent_call:invoke, and may use tools and models, read the conversation of its run and use the contexts of its session: send this one without "+RunToken)
+				"a request with a run token may call agents with POST /v1/agents/{id}:invoke, or without waiting with POST /v1/tools/agent_call:invoke, use tools and models, read the conversation of its run and use the contexts of its session: send this one without "+RunToken)
 		}
 		return c, p
 	case scope == scopePerson && (len(h.PeekAll(runHeader)) > 0 || len(h.PeekAll(egressHeader)) > 0):

@@ -22,9 +22,9 @@ import (
 
 // Schedules of agents. A node sends the message of a schedule at its time, as a client of its user would, with an
 // idempotency key that is made of the time: the message is accepted once, over restarts. Times that pass while its
-// run goes on are left out, also if the node starts again meanwhile or after it. Of those that pass while no node
-// runs, the last one has a message. The schedules that somebody has made with an API key pause once it is no longer valid. If
-// the session of a schedule is deleted, the next message begins another one; see schedulesession.go.
+// run is open are left out, also after a restart of the node. Of the times that pass while no node runs, the last one
+// has a message. A schedule that was made with an API key pauses when the key is no longer valid. If its session is
+// deleted, the next message begins another one; see schedulesession.go.
 
 const (
 	scheduleRoute    = "schedule"
@@ -257,9 +257,8 @@ func (one *scheduled) say(log *slog.Logger, at time.Time, reason, text string) {
 	one.said = reason
 }
 
-// paused returns why a schedule sends nothing; "" if it does. What somebody has made with an API key goes on as long as
-// that key is valid, or another one of the same user with which it could send the message itself. An operator's goes
-// on until it is changed.
+// paused returns the reason for which a schedule sends nothing, or "". A schedule that was made with an API key needs
+// this key to be valid, or another valid key of the same user that may call the agent. An operator's needs no key.
 func (s *schedules) paused(one *scheduled) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,13 +3,13 @@
 package node
 
 import (
-	"github.com/troupe-run/troupe/store"
 	"log/slog"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
 )
 
 // The shares of users in the space of the disk.
@@ -36,9 +36,9 @@ const (
 	messageOverhead = 4 << 10
 )
 
-// storageShares keeps one user from filling the disk for all: while space is scarce, a user who has more than
-// half of what is stored starts no new work. While there is space, nobody is limited. The registry has the definitions
-// of all, so the store knows no user for them: what each has written since the start counts instead.
+// storageShares keeps one user from filling the disk for all: while space is scarce, new work of a user with more than
+// half of the stored bytes is refused. Otherwise there is no limit. The registry holds the definitions of all users, so
+// the store has no user for them: the definitions that a user has written since the start count instead.
 type storageShares struct {
 	read   func() (store.Usage, error)
 	now    func() time.Time
