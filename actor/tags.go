@@ -23,6 +23,8 @@ const (
 	TagLeftOut uint64 = 14 // of the recorded reply of a run and of its message in the transcript: see LeftOut
 
 	TagProvenance uint64 = 16 // of the call and the message with the outcome of a detached call: see Provenance
+
+	TagChannel uint64 = 18 // of a detached call: see OnChannel
 )
 
 // Provenance names the detached call whose outcome a message is. It is set by the cell of the
@@ -66,6 +68,26 @@ func (x Extensions) Rounds() int {
 	value, _ := x.Get(TagRounds)
 	n, _ := binary.Uvarint(value)
 	return int(min(n, 1<<16))
+}
+
+// WithChannel returns the extensions with the value of OnChannel.
+func (x Extensions) WithChannel(s Switch) Extensions {
+	if s == 0 {
+		return x
+	}
+	return x.With(TagChannel, []byte{byte(s)})
+}
+
+// OnChannel reports whether clients of the channel see the run of a detached call. The agent that makes the call may
+// leave it open.
+func (x Extensions) OnChannel() Switch {
+	if x == "" {
+		return 0
+	}
+	if v, ok := x.Get(TagChannel); ok && len(v) == 1 && Switch(v[0]) <= Off {
+		return Switch(v[0])
+	}
+	return 0
 }
 
 // WithInvocation returns the extensions with the number of the invocation of an external agent

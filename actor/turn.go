@@ -236,6 +236,8 @@ type Definition struct {
 	Requests []string
 	// Skills are what detached calls may ask of it; nil: anything.
 	Skills []string
+	// Routing are the parts of its detached calls that it switches.
+	Routing Routing
 	// Coalesce reports whether outcomes of its detached calls that wait have one turn, that of the last one.
 	Coalesce bool
 

@@ -25,7 +25,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	if !bytes.Equal(spec.Encode(), encoded) {
 		return actor.Definition{}, fmt.Errorf("agent %s: incomplete spec; parse it with ReadTOML or ReadJSON", spec.ID)
 	}
-	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Title: spec.Name, Doc: spec.Description, Capabilities: spec.Capabilities, Skills: spec.Skills, Coalesce: spec.Coalesce, Code: spec.Code, Provides: spec.provided(), UserText: spec.UserText, Spec: spec.shown()}
+	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Title: spec.Name, Doc: spec.Description, Capabilities: spec.Capabilities, Skills: spec.Skills, Routing: spec.Routing.routing(), Coalesce: spec.Coalesce, Code: spec.Code, Provides: spec.provided(), UserText: spec.UserText, Spec: spec.shown()}
 	if spec.Durability == "none" {
 		def.Durability = actor.Volatile
 	}

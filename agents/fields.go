@@ -56,6 +56,11 @@ var specFields = []field{
 	{sealedField, KindExternal, text(upstream.SealedBytesMax, func(s *Spec) *string { return &s.Auth.Sealed }, nil)},
 
 	{"skills", "", list(SkillsMax, func(s *Spec) *[]string { return &s.Skills }, actor.CheckName)},
+	{"agent_call.correlation", "", boolean(func(s *Spec, b bool) { s.Routing.Correlation = &b })},
+	{"agent_call.return_to", "", boolean(func(s *Spec, b bool) { s.Routing.ReturnTo = &b })},
+	{"agent_call.responses", "", boolean(func(s *Spec, b bool) { s.Routing.Responses = &b })},
+	{"agent_call.timeouts", "", boolean(func(s *Spec, b bool) { s.Routing.Timeouts = &b })},
+	{"agent_call.channel", "", boolean(func(s *Spec, b bool) { s.Routing.Channel = &b })},
 	{"coalesce", "", boolean(func(s *Spec, b bool) { s.Coalesce = b })},
 	{capabilitiesField, "", capabilities},
 	{detailsField, KindExternal, details},

@@ -56,8 +56,9 @@ type Spec struct {
 	Capabilities []string `json:"capabilities,omitzero"` // tags
 	// Details are the capabilities as an external agent describes them, if that is no list of tags.
 	Details  jsontext.Value `json:"capability_details,omitzero"`
-	Skills   []string       `json:"skills,omitzero"`   // what detached calls may ask of it; nil: anything
-	Coalesce bool           `json:"coalesce,omitzero"` // outcomes of its detached calls that wait have one turn
+	Skills   []string       `json:"skills,omitzero"`     // what detached calls may ask of it; nil: anything
+	Routing  CallParts      `json:"agent_call,omitzero"` // parts of its detached calls; nil: as the server has them
+	Coalesce bool           `json:"coalesce,omitzero"`   // outcomes of its detached calls that wait have one turn
 
 	// What the agent does for others, under the contract between agents.
 	Code     string       `json:"code,omitzero"` // alias of the agent: three capitals such as ANL
@@ -79,6 +80,29 @@ type Spec struct {
 	DefaultSession string     `json:"default_session,omitzero"`
 	MaxActive      int        `json:"max_active,omitzero"` // running turns on a node; 0 means the limit of the node
 	Limits         SpecLimits `json:"limits,omitzero"`
+}
+
+// CallParts switches the parts of the detached calls that an agent makes.
+type CallParts struct {
+	Correlation *bool `json:"correlation,omitzero"` // the callee gets the correlation
+	ReturnTo    *bool `json:"return_to,omitzero"`   // and the return address and the time
+	Responses   *bool `json:"responses,omitzero"`   // outcomes are delivered
+	Timeouts    *bool `json:"timeouts,omitzero"`    // also when the time is over
+	Channel     *bool `json:"channel,omitzero"`     // clients of the channel see the runs of the callees
+}
+
+// routing returns the parts for the definition.
+func (p *CallParts) routing() actor.Routing {
+	of := func(b *bool) actor.Switch {
+		switch {
+		case b == nil:
+			return 0
+		case *b:
+			return actor.On
+		}
+		return actor.Off
+	}
+	return actor.Routing{Correlation: of(p.Correlation), ReturnTo: of(p.ReturnTo), Responses: of(p.Responses), Timeouts: of(p.Timeouts), Channel: of(p.Channel)}
 }
 
 // Parameters are the model settings of a spec.

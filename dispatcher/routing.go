@@ -2,6 +2,8 @@
 
 package dispatcher
 
+import "github.com/troupe-run/troupe/actor"
+
 // Routing says which parts of detached calls are off, for operators who introduce them one after the other. The
 // zero Routing has all of them on. A call keeps the parts with which it was made, over restarts.
 type Routing struct {
@@ -9,4 +11,14 @@ type Routing struct {
 	NoReturnTo    bool // nor the return address and the time
 	NoResponses   bool // outcomes are not delivered, and can be polled
 	NoTimeouts    bool // the asker waits as long as the callee may work
+}
+
+// Of returns the parts that are off for the calls of an agent, which may switch each of them otherwise.
+func (r Routing) Of(agent actor.Routing) Routing {
+	return Routing{
+		NoCorrelation: !agent.Correlation.Or(!r.NoCorrelation),
+		NoReturnTo:    !agent.ReturnTo.Or(!r.NoReturnTo),
+		NoResponses:   !agent.Responses.Or(!r.NoResponses),
+		NoTimeouts:    !agent.Timeouts.Or(!r.NoTimeouts),
+	}
 }

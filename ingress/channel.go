@@ -156,11 +156,13 @@ func detailValue(v any) jsontext.Value {
 //     that then calls a tool, or other text that an agent has emitted.
 //  3. The messages are those of root runs. A root run shows the calls that it makes and the
 //     approvals that wait in its tree, so the runs below it have no messages of their own.
-//     With detached, the runs of detached calls have messages too, and their run_started has no message.
+//     With detached, or if the asker's definition has it so, the runs of detached calls have messages too, and their
+//     run_started has no message.
 type Channel struct {
 	session  string
 	replay   bool
-	detached bool
+	detached bool                         // unless the call has it otherwise
+	customer bool                         // sees no run of a detached call
 	runs     map[actor.CallID]*channelRun // open ones
 }
 
@@ -250,7 +252,7 @@ func (c *Channel) apply(e *runs.Event) (all []ChannelMessage) {
 			all[0].Origin = e.Origin
 		}
 	case e.Type == runs.RunStarted:
-		if e.Root != e.Run && c.detached && e.Kind == actor.Detached.String() {
+		if e.Root != e.Run && e.Kind == actor.Detached.String() && c.showsDetached(e) {
 			r.shown = true
 			all = []ChannelMessage{{Type: ChannelRunStarted, Agent: e.Actor.Agent, Principal: e.Principal}}
 		} else {
@@ -266,6 +268,17 @@ func (c *Channel) apply(e *runs.Event) (all []ChannelMessage) {
 		delete(c.runs, r.id)
 	}
 	return all
+}
+
+// showsDetached reports whether the run of a detached call has messages. Those of its asker's definition come first.
+func (c *Channel) showsDetached(e *runs.Event) bool {
+	switch {
+	case c.customer:
+		return false
+	case e.Channel != "":
+		return e.Channel == runs.ChannelOn
+	}
+	return c.detached
 }
 
 // detail is the member detail of a state message.

@@ -106,17 +106,21 @@ func TestChannelShowsDetachedRuns(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		on   bool
+		call string // of the asker
 		kind actor.Kind
 		want string
 	}{
-		{"off", false, actor.Detached, ""},
-		{"on", true, actor.Detached, "run_started prices, state, delta 42, done"},
-		{"a call that is waited for", true, actor.Waiting, ""},
+		{"off", false, "", actor.Detached, ""},
+		{"on", true, "", actor.Detached, "run_started prices, state, delta 42, done"},
+		{"on for the asker", false, runs.ChannelOn, actor.Detached, "run_started prices, state, delta 42, done"},
+		{"off for the asker", true, runs.ChannelOff, actor.Detached, ""},
+		{"a customer", true, runs.ChannelOn, actor.Detached, ""},
+		{"a call that is waited for", true, runs.ChannelOn, actor.Waiting, ""},
 	} {
 		channel, run, root := NewChannel("s1", false), testRun(2), testRun(1)
-		channel.detached = c.on
+		channel.detached, channel.customer = c.on, c.name == "a customer"
 		var got []string
-		for i, e := range []runs.Event{{Type: runs.RunStarted, Actor: actor.NewID("prices", "s1"), Kind: c.kind.String(), Root: root}, {Type: runs.RunDone, Status: actor.Succeeded, Text: "42"}} {
+		for i, e := range []runs.Event{{Type: runs.RunStarted, Actor: actor.NewID("prices", "s1"), Kind: c.kind.String(), Root: root, Channel: c.call}, {Type: runs.RunDone, Status: actor.Succeeded, Text: "42"}} {
 			e.Run, e.Seq = run, uint64(i+1)
 			for _, m := range channel.Map(&e, "") {
 				if m.Run != run.String() || m.Message != nil {

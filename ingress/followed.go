@@ -38,7 +38,7 @@ func (s *Socket) find(session string) *followed {
 // newChannel returns the channel of a session, as the client may see it.
 func (s *Socket) newChannel(session string, replay bool) *Channel {
 	c := NewChannel(session, replay)
-	c.detached = s.detached
+	c.detached, c.customer = s.detached, s.chats
 	return c
 }
 

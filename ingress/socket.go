@@ -257,7 +257,7 @@ func (s *Socket) admitted(in *Admitted) {
 		s.flushAndClose(code, in.Detail)
 		return
 	}
-	s.ready, s.cursors, s.chats, s.detached = true, in.Cursors, in.Chats, in.Detached && !in.Chats
+	s.ready, s.cursors, s.chats, s.detached = true, in.Cursors, in.Chats, in.Detached
 	m := ChannelMessage{Type: ChannelState, State: StateReady, Detail: &struct {
 		User   string `json:"user_id"`
 		Device string `json:"device_id"`

@@ -83,8 +83,9 @@ const (
 	fApproval
 	fRequest
 	fKey
+	fChannel
 
-	fAll = fKey<<1 - 1
+	fAll = fChannel<<1 - 1
 	// zeroAllowed are the fields whose zero value is meaningful and therefore encoded.
 	zeroAllowed = fDepth | fLeft | fAsked | fText | fTook
 )
@@ -96,7 +97,7 @@ var types = [...]struct {
 	has, may fields
 }{
 	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin | fProject | fPriority | fTrace | fClaimed | fRequest | fKey},
-	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt | fPriority},
+	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt | fPriority | fChannel},
 	RunPaused:        {"run_paused", fName, fUntil | fRefusal | fChild | fApproval},
 	RunResumed:       {"run_resumed", 0, fName | fChild | fApproval},
 	RunDone:          {"run_done", fStatus | fText, fWarnings | fUsage},
@@ -181,6 +182,12 @@ const (
 	KindWork   = "work"
 )
 
+// Values of Channel in a RunStarted event.
+const (
+	ChannelOn  = "on"
+	ChannelOff = "off"
+)
+
 // Event is one event of a run. Its Type determines which fields are set, as Check
 // enforces; the others are zero.
 //
@@ -224,6 +231,7 @@ type Event struct {
 	Approval  string       // ID of the approval, see ToolCallID
 	Request   string       // id of a request: of a client, its idempotency key; of an external agent to a model, that of HTTP
 	Key       string       // ID of the API key that changes the registry
+	Channel   string       // ChannelOn or ChannelOff: whether clients of the channel see the run of a detached call; "": as the server has it
 }
 
 // Usage is the number of tokens that models reported for their answers.
@@ -262,7 +270,7 @@ func (e *Event) fit() {
 	var cut bool
 	e.Text, cut = cutText(e.Text, limit)
 	e.Truncated = e.Truncated || cut
-	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project, &e.Priority, &e.Trace, &e.Request, &e.Key} {
+	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project, &e.Priority, &e.Trace, &e.Request, &e.Key, &e.Channel} {
 		*s, _ = cutText(*s, NameBytesMax)
 	}
 	e.Left, e.Asked = e.Left.Truncate(time.Millisecond), e.Asked.Truncate(time.Millisecond)
@@ -303,7 +311,7 @@ func (e *Event) nonZero() fields {
 		e.Actor != actor.ID{}, e.Kind != "", e.Operation != "", e.Principal != "", e.Origin != "", e.Project != "",
 		!e.Root.IsZero(), !e.Parent.IsZero(), e.Depth != 0 || len(e.Chain) > 0, e.Left != 0, e.Asked != 0,
 		e.Step != 0 || e.Index != 0, e.Name != "", !e.Child.IsZero(), e.Until != 0, e.Attempt != 0, e.Status != 0,
-		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{}, e.Priority != "", e.Trace != "", !e.Claimed.IsZero(), e.Approval != "", e.Request != "", e.Key != "",
+		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{}, e.Priority != "", e.Trace != "", !e.Claimed.IsZero(), e.Approval != "", e.Request != "", e.Key != "", e.Channel != "",
 	} {
 		if there {
 			f |= 1 << i
@@ -345,7 +353,7 @@ func (e *Event) Check() error {
 
 var fieldNames = [...]string{"actor", "kind", "operation", "principal", "origin", "project_id", "root_run_id", "parent_run_id",
 	"call_chain", "time_left_ms", "asked_ms", "step", "name", "child_run_id", "until", "attempt", "status", "text", "warnings", "error",
-	"discards_after", "took_ms", "usage", "priority", "trace_id", "claimed_run_id", "approval_id", "request_id", "key_id"}
+	"discards_after", "took_ms", "usage", "priority", "trace_id", "claimed_run_id", "approval_id", "request_id", "key_id", "channel"}
 
 func (f fields) names() string {
 	var all []string

@@ -131,6 +131,8 @@ func (o *object) field(f fields, e *Event) {
 		o.text("request_id", e.Request)
 	case fKey:
 		o.text("key_id", e.Key)
+	case fChannel:
+		o.text("channel", e.Channel)
 	}
 }
 
@@ -412,6 +414,7 @@ type eventJSON struct {
 		Approval string `json:"approval_id"`
 		Request  string `json:"request_id"`
 		Key      string `json:"key_id"`
+		Channel  string `json:"channel"`
 	} `json:"payload"`
 }
 
@@ -435,7 +438,7 @@ func (l *eventJSON) event() (e Event, err error) {
 	e = Event{
 		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
 		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
-		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage{Input: p.Usage.Input, Output: p.Usage.Output, Total: p.Usage.Total}, Priority: p.Priority, Trace: p.Trace, Approval: p.Approval, Request: p.Request, Key: p.Key,
+		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage{Input: p.Usage.Input, Output: p.Usage.Output, Total: p.Usage.Total}, Priority: p.Priority, Trace: p.Trace, Approval: p.Approval, Request: p.Request, Key: p.Key, Channel: p.Channel,
 	}
 	parseInto(&err, &e.Run, l.Run, actor.ParseCallID)
 	parseInto(&err, &e.At, l.TS, ParseTime)

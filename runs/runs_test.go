@@ -490,6 +490,7 @@ func drawEvent(t *rapid.T) Event {
 	text(fApproval, &e.Approval, 0)
 	text(fRequest, &e.Request, 0)
 	text(fKey, &e.Key, 0)
+	text(fChannel, &e.Channel, 0)
 	span := func() time.Duration { return time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "duration")) }
 	set(fActor, func() { e.Actor = bob })
 	set(fRoot, func() { e.Root = parent })

@@ -105,9 +105,11 @@ func immediate(callees []string, made []store.Pending, several bool) []byte {
 func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached) (store.Pending, *actor.Refusal) {
 	c, run := m.cell, t.run
 	var sends []string
+	var own actor.Routing
 	if t.def != nil {
-		sends = t.def.Sends
+		sends, own = t.def.Sends, t.def.Routing
 	}
+	routing := routing{c.routing.Of(own)}
 	target, refusal := c.callable.Resolve(out.Name, sends)
 	if refusal != nil {
 		return store.Pending{}, refusal
@@ -147,15 +149,15 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 	call := run.Call
 	call.ID, call.Root, call.Parent, call.To, call.Operation, call.Chain = c.newCallID(), run.Call.Root, run.Call.ID, to, actor.HandleMessageFull, run.Call.Path()
 	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, limits.AgentCallTimeoutMax, 1, actor.Agent, (budget-1)/detachedShare, c.nextStamp(run)
-	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited()
+	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited().WithChannel(own.Channel)
 	message := contract.Invocation{Skill: out.Operation, Mode: given.Mode, Input: input, Correlation: call.ID, ReturnTo: m.act.id, Timeout: left}
-	c.routing.hide(&message)
+	routing.hide(&message)
 	call.Parts = actor.Text(string(message.Encode()))
 	if given.Rounds > 0 {
 		call.Extensions = call.Extensions.WithRounds(max(run.Call.Extensions.Rounds(), RoundsMax-given.Rounds))
 	}
 	p := store.Pending{Call: call, Tool: given.Tool, Skill: out.Operation, Client: given.Client, At: c.now}
-	c.routing.setWait(&p, left, given.Forget)
+	routing.setWait(&p, left, given.Forget)
 	return p, nil
 }
 

@@ -15,23 +15,29 @@ import (
 
 var anyUUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
 
-// Each part of detached calls can be off alone, and other calls are as before.
+// Each part of detached calls can be off alone, for the server and for an agent, and other calls are as before.
 func TestPartsOfDetachedCallsAreOff(t *testing.T) {
 	const invocation = `{"kind":"skill_invocation","skill":"look","mode":"execute","input":{"x":1}`
 	for name, c := range map[string]struct {
 		off                    dispatcher.Routing
+		agent                  actor.Routing // of the asker
 		message, answer, after string
 		slow                   string // delivered of a callee of 90 s
 	}{
-		"all on":         {dispatcher.Routing{}, invocation + `,"correlationId":"ID","returnTo":"agent:a:s-1","timeout":60000}`, "pending", "skill_response completed yes", "skill_timeout timeout "},
-		"no correlation": {dispatcher.Routing{NoCorrelation: true}, invocation + `,"returnTo":"agent:a:s-1","timeout":60000}`, "pending", "skill_response completed yes", "skill_timeout timeout "},
-		"no returnTo":    {dispatcher.Routing{NoReturnTo: true}, invocation + `,"correlationId":"ID"}`, "pending", "skill_response completed yes", "skill_timeout timeout "},
-		"no responses":   {dispatcher.Routing{NoResponses: true}, invocation + `,"correlationId":"ID","returnTo":"agent:a:s-1","timeout":60000}`, "working", "", ""},
-		"no timeouts":    {dispatcher.Routing{NoTimeouts: true}, invocation + `,"correlationId":"ID","returnTo":"agent:a:s-1","timeout":60000}`, "pending", "skill_response completed yes", "skill_response completed slept"},
-		"all off":        {dispatcher.Routing{NoCorrelation: true, NoReturnTo: true, NoResponses: true, NoTimeouts: true}, invocation + `}`, "working", "", ""},
+		"all on":                           {dispatcher.Routing{}, actor.Routing{}, invocation + `,"correlationId":"ID","returnTo":"agent:a:s-1","timeout":60000}`, "pending", "skill_response completed yes", "skill_timeout timeout "},
+		"no correlation":                   {dispatcher.Routing{NoCorrelation: true}, actor.Routing{}, invocation + `,"returnTo":"agent:a:s-1","timeout":60000}`, "pending", "skill_response completed yes", "skill_timeout timeout "},
+		"no returnTo":                      {dispatcher.Routing{NoReturnTo: true}, actor.Routing{}, invocation + `,"correlationId":"ID"}`, "pending", "skill_response completed yes", "skill_timeout timeout "},
+		"no responses":                     {dispatcher.Routing{NoResponses: true}, actor.Routing{}, invocation + `,"correlationId":"ID","returnTo":"agent:a:s-1","timeout":60000}`, "working", "", ""},
+		"no timeouts":                      {dispatcher.Routing{NoTimeouts: true}, actor.Routing{}, invocation + `,"correlationId":"ID","returnTo":"agent:a:s-1","timeout":60000}`, "pending", "skill_response completed yes", "skill_response completed slept"},
+		"all off":                          {dispatcher.Routing{NoCorrelation: true, NoReturnTo: true, NoResponses: true, NoTimeouts: true}, actor.Routing{}, invocation + `}`, "working", "", ""},
+		"the agent has none":               {dispatcher.Routing{}, actor.Routing{Correlation: actor.Off, ReturnTo: actor.Off, Responses: actor.Off, Timeouts: actor.Off}, invocation + `}`, "working", "", ""},
+		"the agent has what others do not": {dispatcher.Routing{NoCorrelation: true, NoReturnTo: true, NoResponses: true, NoTimeouts: true}, actor.Routing{Correlation: actor.On, ReturnTo: actor.On, Responses: actor.On, Timeouts: actor.On}, invocation + `,"correlationId":"ID","returnTo":"agent:a:s-1","timeout":60000}`, "pending", "skill_response completed yes", "skill_timeout timeout "},
+		"the agent has one more":           {dispatcher.Routing{NoCorrelation: true, NoReturnTo: true}, actor.Routing{Correlation: actor.On, Channel: actor.On}, invocation + `,"correlationId":"ID"}`, "pending", "skill_response completed yes", "skill_timeout timeout "},
+		"the agent has one less":           {dispatcher.Routing{}, actor.Routing{Timeouts: actor.Off}, invocation + `,"correlationId":"ID","returnTo":"agent:a:s-1","timeout":60000}`, "pending", "skill_response completed yes", "skill_response completed slept"},
 	} {
 		var got string
-		n := newNode(t, 1, agent("a", sending()), agent("b", receives(&got, "yes")), agent("slow", sleeping(90*time.Second)), agent("k", calling("b")), agent("d", usingFor(tools.DebateCall)))
+		routed := func(d *actor.Definition) { d.Routing = c.agent }
+		n := newNode(t, 1, agent("a", sending(), routed), agent("b", receives(&got, "yes")), agent("slow", sleeping(90*time.Second)), agent("k", calling("b")), agent("d", usingFor(tools.DebateCall), routed))
 		n.routing = c.off
 		n.restart(1)
 		run := n.send("a/s-1", askB)

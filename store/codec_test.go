@@ -283,6 +283,10 @@ func drawShown(t *rapid.T) (s Shown) {
 		s.Began, s.Left = true, actor.Duration(drawTime(t))
 		s.Call = &actor.Call{Root: drawRun(t), Parent: drawRun(t), Operation: drawName(t), Kind: actor.Waiting, Lane: actor.High, Attempt: 2,
 			Principal: drawName(t), Origin: actor.Agent, Project: drawName(t), Chain: []actor.ID{drawID(t)}}
+		if rapid.Bool().Draw(t, "detached") {
+			s.Call.Kind = actor.Detached
+			s.Call.Extensions = s.Call.Extensions.WithChannel(actor.Switch(rapid.IntRange(0, 2).Draw(t, "channel")))
+		}
 	case 1:
 		s.Call = &actor.Call{Chain: []actor.ID{drawID(t), drawID(t)}}
 	}

@@ -310,6 +310,9 @@ func (d *derivation) begun() {
 		if !call.IsRoot() {
 			v.Parent = call.Parent
 		}
+		if call.Kind == actor.Detached {
+			v.Channel = [...]string{"", actor.On: runs.ChannelOn, actor.Off: runs.ChannelOff}[call.Extensions.OnChannel()]
+		}
 	})
 }
 

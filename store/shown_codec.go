@@ -18,8 +18,10 @@ const (
 	shownRefused
 	shownClamped
 	shownAsk
+	shownOnChannel // the header is that of a detached call with this switch
+	shownOffChannel
 
-	shownAll = shownAsk<<1 - 1
+	shownAll = shownOffChannel<<1 - 1
 )
 
 func (w *encoder) shown(e *Entry) {
@@ -30,6 +32,9 @@ func (w *encoder) shown(e *Entry) {
 		if there {
 			fields |= 1 << i
 		}
+	}
+	if s.Began && s.Call.Kind == actor.Detached {
+		fields |= [...]uint64{0, actor.On: shownOnChannel, actor.Off: shownOffChannel}[s.Call.Extensions.OnChannel()]
 	}
 	w.Uint(fields)
 	if fields&shownNumbers != 0 {
@@ -73,6 +78,15 @@ func (r decoder) shown(e *Entry) {
 	}
 	if fields&shownBegan != 0 {
 		s.Began, s.Left, s.Call = true, actor.Duration(r.Int()), r.callHeader()
+	}
+	switch channel := fields & (shownOnChannel | shownOffChannel); {
+	case channel == 0:
+	case !s.Began || s.Call.Kind != actor.Detached || channel == shownOnChannel|shownOffChannel:
+		r.Fail("a switch of no detached call")
+	case channel == shownOnChannel:
+		s.Call.Extensions = s.Call.Extensions.WithChannel(actor.On)
+	default:
+		s.Call.Extensions = s.Call.Extensions.WithChannel(actor.Off)
 	}
 	if fields&shownChain != 0 {
 		if s.Began {

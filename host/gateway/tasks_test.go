@@ -170,13 +170,25 @@ func TestSkillIsInvokedFromOutside(t *testing.T) {
 	}
 }
 
-// The answer of an agent that was asked without waiting is on the channel of the user too, if the operator wants that.
+// The answer of an agent that was asked without waiting is on the channel of the user too, if the operator or the
+// definition of the asker wants that.
 func TestAnswerOnChannelToo(t *testing.T) {
-	for _, on := range []bool{false, true} {
-		d := startGatewayWith(t, Config{DetachedOnChannel: on}, echoAgent("echo", actor.Journaled))
-		if status, _, body := d.do("POST", "/v1/agents", `{"name":"asker","tools":["agent_call"]}`); status != 201 {
+	for _, c := range []struct {
+		server bool
+		agent  string
+		on     bool
+	}{
+		{false, "", false},
+		{true, "", true},
+		{true, `,"agent_call":{"channel":false}`, false},
+		{false, `,"agent_call":{"channel":true,"return_to":false}`, true},
+	} {
+		on := c.on
+		d := startGatewayWith(t, Config{DetachedOnChannel: c.server}, echoAgent("echo", actor.Journaled))
+		if status, _, body := d.do("POST", "/v1/agents", `{"name":"asker","tools":["agent_call"]`+c.agent+`}`); status != 201 {
 			t.Fatalf("%d %s", status, body)
 		}
+		asked := c.agent
 		c := d.channel(`{"type":"hello"}`, nil)
 		c.send(`{"type":"agent_invoke","session_id":"s1","agent_id":"asker","message":{"role":"user","content":"use agent_call {\"agent\":\"echo\",\"skill\":\"look\"}"}}`)
 		seen, agents := map[string]int{}, map[string]string{} // agents of runs
@@ -194,7 +206,7 @@ func TestAnswerOnChannelToo(t *testing.T) {
 			}
 		}
 		if (seen["echo began"] == 1 && seen["echo done"] == 1) != on || !on && seen["echo began"]+seen["echo done"] > 0 {
-			t.Errorf("with %v the channel has %v", on, c.got)
+			t.Errorf("with %v%s the channel has %v", on, asked, c.got)
 		}
 	}
 }

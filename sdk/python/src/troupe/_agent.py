@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Union, overload
 
 import httpx
@@ -83,6 +83,7 @@ class Agent:
         code: str | None = None,
         provides: Sequence[Capability] = (),
         skills: Sequence[str] | None = None,
+        agent_call: Mapping[str, bool] | None = None,
         concurrency: int = 64,
         invoke_timeout: float | None = None,
         transcript: str | None = None,
@@ -112,6 +113,8 @@ class Agent:
             self._fields["provides"] = [c.fields() for c in provides]
         if skills is not None:
             self._fields["skills"] = list(skills)
+        if agent_call is not None:
+            self._fields["agent_call"] = dict(agent_call)
         if invoke_timeout is not None:
             self._fields["limits"] = {"invoke_timeout_ms": max(1, round(invoke_timeout * 1000))}
         if transcript is not None:
@@ -535,6 +538,7 @@ def agent(
     code: str | None = None,
     provides: Sequence[Capability] = (),
     skills: Sequence[str] | None = None,
+    agent_call: Mapping[str, bool] | None = None,
     concurrency: int = 64,
     invoke_timeout: float | None = None,
     transcript: str | None = None,
