@@ -5,6 +5,7 @@ package agents
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -160,12 +161,33 @@ type SessionState struct {
 	Notes    []Note                `json:"notes"`
 }
 
-// AgentState is the state that an agent has noted of itself.
+// AgentState is the state that an agent has noted of itself, or reported in an answer: the later one. Its version
+// counts both.
 type AgentState struct {
 	State   jsontext.Value `json:"state,omitzero"`
+	Detail  jsontext.Value `json:"detail,omitzero"` // of a reported one
 	Version uint64         `json:"version,omitzero"`
 	Run     string         `json:"run_id,omitzero"`
 	At      string         `json:"at,omitzero"`
+}
+
+// Reported returns a state that an external agent has reported. The detail is JSON, or "".
+func Reported(state, detail string, version uint64, run actor.CallID, at actor.Time) AgentState {
+	s := AgentState{State: invariant.Must(json.Marshal(state, jsontext.AllowInvalidUTF8(true))), Version: version, Run: run.String(), At: runs.FormatTime(at)}
+	if v := jsontext.Value(detail); v.IsValid() {
+		s.Detail = v
+	}
+	return s
+}
+
+// with returns the later of two states of an agent.
+func (s AgentState) with(o AgentState) AgentState {
+	version := s.Version + o.Version
+	if s.At < o.At {
+		s = o
+	}
+	s.Version = version
+	return s
 }
 
 // WorkflowState is a workflow that is under way, or whose orchestrator has asked the user.
@@ -183,17 +205,15 @@ type StepState struct {
 	Status     string `json:"status"` // of its response, WORKING, or WAITING until it is asked
 }
 
-// NewSessionState returns the state of a session from that of the actor that has its contexts, and the names of the
-// agents that took part.
-func NewSessionState(items []actor.StateItem, took []string) SessionState {
+// NewSessionState returns the state of a session from that of the actor that has its contexts, and the agents that
+// took part, each with the state that it has reported, if it has.
+func NewSessionState(items []actor.StateItem, took map[string]AgentState) SessionState {
 	s := SessionState{Agents: map[string]AgentState{}, Notes: []Note{}}
-	for _, name := range took {
-		s.Agents[name] = AgentState{}
-	}
+	maps.Copy(s.Agents, took)
 	all, _ := readNotes(items)
 	for _, n := range all {
 		if n.Kind == noteState {
-			s.Agents[n.Agent] = AgentState{n.Value, n.Version, n.Run, n.At}
+			s.Agents[n.Agent] = AgentState{State: n.Value, Version: n.Version, Run: n.Run, At: n.At}.with(s.Agents[n.Agent])
 		} else {
 			s.Notes = append(s.Notes, n)
 		}

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -75,7 +77,7 @@ func TestNotesAreVersionedAndAttributed(t *testing.T) {
 			t.Errorf("%s notes %.80s: got %s, want %s", c.agent, c.entry, got, c.want)
 		}
 	}
-	s := agents.NewSessionState(b.state, []string{"orc"})
+	s := agents.NewSessionState(b.state, map[string]agents.AgentState{"orc": {}})
 	at := s.Notes[0].At
 	want := strings.ReplaceAll(`{"workflow":null,"agents":{"anl":{"state":{"done":2},"version":2,"run_id":"r-anl","at":"AT"},"cst":{"state":"waits","version":1,"run_id":"r-cst","at":"AT"},"orc":{}},`+
 		`"notes":[{"kind":"constraint","name":"budget","value":[1,3],"version":2,"agent_id":"anl","run_id":"r-anl","at":"AT"},`+
@@ -179,5 +181,31 @@ func TestStateOfAWorkflow(t *testing.T) {
 	other := agents.Tool(tools.CallAgent, map[string]any{})
 	if _, ok := agents.StepOf(&other, nil); ok {
 		t.Error("another ask is a step")
+	}
+}
+
+// The state of an external agent is what it has noted or reported last, and its version counts both.
+func TestReportedStateOfAnAgent(t *testing.T) {
+	run, text := actor.CallID{7}, `","version":%d,"run_id":"`+actor.CallID{7}.String()+`","at":"%s"}`
+	at := func(s int) actor.Time { return actor.Time(s) * actor.Time(time.Second) }
+	note := func(s int) []actor.StateItem {
+		return []actor.StateItem{{Name: "n/00000001", Value: []byte(`{"kind":"state","value":"noted","version":2,"agent_id":"scout","run_id":"` + run.String() + `","at":"` + runs.FormatTime(at(s)) + `"}`)}}
+	}
+	for _, c := range []struct {
+		items []actor.StateItem
+		state agents.AgentState
+		want  string
+	}{
+		{nil, agents.AgentState{}, `{}`},
+		{nil, agents.Reported("searching", `{"n":1}`, 3, run, at(5)), `{"state":"searching","detail":{"n":1` + strings.Replace(fmt.Sprintf(text, 3, runs.FormatTime(at(5))), `"`, `}`, 1)},
+		{nil, agents.Reported("", "", 1, run, at(5)), `{"state":"` + fmt.Sprintf(text, 1, runs.FormatTime(at(5)))},
+		{nil, agents.Reported("a\"b", `{"n":1,"n":2}`, 1, run, at(5)), `{"state":"a\"b` + fmt.Sprintf(text, 1, runs.FormatTime(at(5)))},
+		{note(4), agents.Reported("searching", "", 3, run, at(5)), `{"state":"searching` + fmt.Sprintf(text, 5, runs.FormatTime(at(5)))},
+		{note(6), agents.Reported("searching", `1`, 3, run, at(5)), `{"state":"noted` + fmt.Sprintf(text, 5, runs.FormatTime(at(6)))},
+	} {
+		s := agents.NewSessionState(c.items, map[string]agents.AgentState{"scout": c.state})
+		if got, want := string(s.Encode()), `{"workflow":null,"agents":{"scout":`+c.want+`},"notes":[]}`; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
 	}
 }

@@ -36,6 +36,10 @@ func (c *Cell) streamed(in Streamed) {
 	case p.State != "":
 		shown.Piece.State, shown.Piece.Detail = shownPiece(p.State), shownPiece(p.Detail)
 		bytes = len(p.State) + len(p.Detail)
+		record.State = actor.FitText(p.State, store.ReportedStateMax)
+		if len(p.Detail) <= store.ReportedDetailMax {
+			record.Detail = p.Detail
+		}
 		record.StreamedAfter = t.run.Seq
 	case p.Text != "":
 		text := userTexts{c}.piece(t, i, p.Text)

@@ -11,6 +11,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -317,6 +318,12 @@ func (s *judgedStep) explainPiece() {
 	case runs.AgentStateChanged:
 		same(s, e, "name", e.Payload.Name, p.State)
 		s.sameText(e, actor.Text(p.Detail))
+		if slices.ContainsFunc(s.ready.Entries, func(e store.Entry) bool { // a volatile actor has none
+			r, ok := e.Record.(store.Streamed)
+			return ok && (r.State != p.State || r.Detail != p.Detail)
+		}) {
+			s.fail("shows the state %q of run %s, and records another one", p.State, in.ID.Run)
+		}
 	default:
 		s.sameText(e, actor.Text(p.Text))
 	}

@@ -24,6 +24,7 @@ var guards = []Guard{
 	{Mutant: "asks-unbounded", Spec: TurnBounded},
 	{Mutant: "effect-outlives-its-turn", Spec: specs.TimeLeftShrinks},
 	{Mutant: "dispatch-not-published", Spec: EventsMatchSteps},
+	{Mutant: "reported-state-not-kept", Spec: EventsMatchSteps},
 	{Mutant: "usage-not-summed", Spec: EventsMatchSteps},
 	{Mutant: "refusal-not-recorded", Spec: EventsMatchSteps},
 	{Mutant: "partial-answer-whole", Spec: EventsMatchSteps},

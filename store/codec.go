@@ -152,6 +152,7 @@ func (w *encoder) journal(j *Journal) {
 	w.items(j.ActorState)
 	w.transcript(&j.Transcript)
 	w.mail(&j.Mail)
+	w.reported(&j.Reported)
 	w.Extensions(j.Extensions)
 	w.time(j.At)
 }
@@ -195,7 +196,7 @@ func DecodeJournal(b []byte) (Journal, error) {
 	j.Buried = decodeList(r, r.Count(itemsMax, "tombstones"), r.buried)
 	j.ActorState = r.items(itemsMax)
 	j.stateBytes = itemsSize(j.ActorState)
-	j.Transcript, j.Mail, j.Extensions, j.At = r.transcript(), r.mail(), r.Extensions(), r.time()
+	j.Transcript, j.Mail, j.Reported, j.Extensions, j.At = r.transcript(), r.mail(), r.reported(), r.Extensions(), r.time()
 	if err := r.End(); err != nil {
 		return Journal{}, fmt.Errorf("snapshot: %w", err)
 	}
@@ -235,6 +236,8 @@ func (w *encoder) record(record Record) {
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Bool(r.Retry)
 		w.Uint(r.StreamedAfter)
+		w.String(r.State)
+		w.String(r.Detail)
 	case Answered:
 		w.Uint(tagAnswered)
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
@@ -332,7 +335,7 @@ func (r decoder) record() Record {
 		return Added{Run: r.CallID(), At: r.time(), Ask: r.asked()}
 	case tagStreamed:
 		run, step, index, at := r.askHeader()
-		return Streamed{run, step, index, at, r.Bool(), r.Uint()}
+		return Streamed{run, step, index, at, r.Bool(), r.Uint(), r.String(ReportedStateMax), r.String(ReportedDetailMax)}
 	case tagAnswered:
 		run, step, index, at := r.askHeader()
 		return Answered{run, step, index, at, r.answer(), r.uint32("budget")}

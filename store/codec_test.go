@@ -151,6 +151,9 @@ func drawEnded(t *rapid.T) Ended {
 
 func drawJournal(t *rapid.T) Journal {
 	j := Journal{N: rapid.Uint64().Draw(t, "n"), At: drawTime(t)}
+	if rapid.Bool().Draw(t, "reported") {
+		j.Reported = Reported{"searching", `{"n":1}`, rapid.Uint64Range(1, 9).Draw(t, "version"), drawRun(t), drawTime(t)}
+	}
 	for range rapid.IntRange(0, 2).Draw(t, "runs") {
 		run := &Run{Call: drawCall(t, drawID(t)), At: drawTime(t), Definition: actor.HashOf(nil), Clock: drawClock(t),
 			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t), StateUpdates: drawItems(t), Heard: rapid.Uint64Range(0, 9).Draw(t, "heard"), HeldTo: drawTime(t)}
@@ -238,7 +241,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 	case tagKept:
 		return Kept{drawEnded(t)}
 	case tagStreamed:
-		return Streamed{run, 3, 1, at, true, 5}
+		return Streamed{run, 3, 1, at, true, 5, "searching", `{"n":1}`}
 	case tagAnswered:
 		return Answered{run, 3, 1, at, drawAnswer(t), 4}
 	case tagRetried:
@@ -377,7 +380,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, Shown{}, ShownAsk{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Added{}, Streamed{}, Rebased{}, Cut{}, Forgotten{}, Kept{}, Mark{}, actor.StateItem{}, Snapshot{}, Journal{}, Transcript{}, Page{}, Appended{}, actor.ChatMessage{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Hold{}, actor.Clock{}, actor.Answer{}, actor.Usage{}} {
+		Buried{}, Added{}, Streamed{}, Rebased{}, Cut{}, Forgotten{}, Kept{}, Mark{}, actor.StateItem{}, Snapshot{}, Journal{}, Reported{}, Transcript{}, Page{}, Appended{}, actor.ChatMessage{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Hold{}, actor.Clock{}, actor.Answer{}, actor.Usage{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
 			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] && name != "store.Entry.Summary" && name != "store.Journal.Ended" { // unexported fields are derived, summaries are in the index only, and a snapshot refers to outcomes

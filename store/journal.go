@@ -22,6 +22,7 @@ type Journal struct {
 	ActorState []actor.StateItem // actor state sorted by name, with the updates of ended runs
 	Transcript Transcript
 	Mail       Mail
+	Reported   Reported         // by an external agent, of itself
 	Extensions actor.Extensions // fields of a later version
 	At         actor.Time       // time of the last record; 0 if there is none
 
@@ -234,6 +235,7 @@ func (j *Journal) Apply(r Record) error {
 		if a.StreamedAfter == 0 {
 			a.StreamedAfter = r.StreamedAfter
 		}
+		j.report(&r)
 	case Answered:
 		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {

@@ -85,7 +85,7 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 		ask.Answer, ask.Clock, ask.Added = nil, actor.NewClock(now, 100), true
 		return Added{run.Call.ID, now, ask}
 	case 9:
-		return Streamed{run.Call.ID, step, index, now, rapid.Bool().Draw(t, "again"), rapid.Uint64Range(0, 9).Draw(t, "shown")}
+		return Streamed{run.Call.ID, step, index, now, rapid.Bool().Draw(t, "again"), rapid.Uint64Range(0, 9).Draw(t, "shown"), rapid.SampledFrom([]string{"", "searching", "writing"}).Draw(t, "state"), rapid.SampledFrom([]string{"", "1"}).Draw(t, "detail")}
 	default:
 		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "stopped")), StateUpdates: drawItems(t)}
 	}

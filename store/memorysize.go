@@ -16,7 +16,7 @@ const (
 
 // MemorySize returns the approximate memory of the journal in bytes.
 func (j *Journal) MemorySize() int {
-	n := journalOverhead + j.stateBytes + j.outcomeBytes + evictedOverhead*(len(j.Evicted)+len(j.Buried)) + j.Transcript.memorySize() + j.Mail.memorySize()
+	n := journalOverhead + j.stateBytes + j.outcomeBytes + evictedOverhead*(len(j.Evicted)+len(j.Buried)) + j.Transcript.memorySize() + j.Mail.memorySize() + len(j.Reported.State) + len(j.Reported.Detail)
 	for _, r := range j.Runs {
 		n += r.memorySize()
 	}

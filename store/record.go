@@ -44,6 +44,8 @@ type Streamed struct {
 	At            actor.Time
 	Retry         bool   // the host retries
 	StreamedAfter uint64 // Seq of the run's last event before the piece; 0 if no piece is published
+	State         string // that the agent reports of itself in the piece; "" if it reports none
+	Detail        string // JSON value that belongs to State; may be empty
 }
 
 // Answered sets the answer of an ask.

@@ -4,6 +4,8 @@ package main
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -65,5 +67,80 @@ func TestNotesOfASessionOverAKill(t *testing.T) {
 	}
 	if got := say("anl", "read it", "s-2"); !strings.Contains(got, `"value":[1,2],"version":1,"agent_id":"cst"`) {
 		t.Errorf("the other session has %s", got)
+	}
+}
+
+// What a service reports of itself in its answers is its state in the session: while it answers, after a kill of the
+// server, and after an answer that fails. Other sessions and other agents do not have it.
+func TestStateOfAServiceOverAKill(t *testing.T) {
+	type event struct{ name, data string }
+	answers, ended := make(chan []event), make(chan struct{})
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/invoke" {
+			return // a poll of its health
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		for {
+			select {
+			case all := <-answers:
+				for _, e := range all {
+					_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", e.name, e.data)
+					w.(http.Flusher).Flush()
+					if e.name == "done" || e.name == "error" {
+						return
+					}
+				}
+			case <-r.Context().Done():
+				return
+			case <-ended:
+				return
+			}
+		}
+	}))
+	defer service.Close()
+	defer close(ended)
+	dir := filepath.Join(t.TempDir(), "data")
+	s := startServer(t, dir)
+	var registered jsontext.Value
+	if code, err := s.request("POST", "/v1/agents/register", `{"agent_id":"scout","endpoint":"`+service.URL+`"}`, "", &registered); code != 201 || err != nil {
+		t.Fatal(code, err)
+	}
+	state := func(session string) string {
+		t.Helper()
+		var v jsontext.Value
+		if _, err := s.request("GET", "/v1/sessions/"+session+"/state", "", "", &v); err != nil {
+			t.Fatal(err)
+		}
+		return string(v)
+	}
+	await := func(session, want string) {
+		t.Helper()
+		waitUntil(t, session+" has "+want, func() bool { return strings.Contains(state(session), want) })
+	}
+	say := func(session string) chan int {
+		over := make(chan int, 1)
+		go func() {
+			code, _ := s.request("POST", "/v1/agents/scout/messages", `{"content":"look","session_id":"`+session+`"}`, "", nil)
+			over <- code
+		}()
+		return over
+	}
+	over := say("s-1")
+	answers <- []event{{"state", `{"state":"searching","detail":{"pages":1}}`}, {"delta", `{"text":"I "}`}, {"state", `{"state":"searching","detail":{"pages":2}}`}}
+	await("s-1", `"scout":{"state":"searching","detail":{"pages":2},"version":2,"run_id":"`)
+	answers <- []event{{"state", `{"state":"idle"}`}, {"state", `{"state":"idle"}`}, {"done", `{}`}}
+	if code := <-over; code != 200 {
+		t.Fatal(code)
+	}
+	await("s-1", `"scout":{"state":"idle","version":3,"run_id":"`)
+	over = say("s-2")
+	answers <- []event{{"state", `{"state":"lost"}`}, {"error", `{"code":"invalid_request","message":"where?"}`}}
+	<-over
+	await("s-2", `"scout":{"state":"lost","version":1,"run_id":"`)
+	kept := state("s-1")
+	s.stop(syscall.SIGKILL)
+	s = startServer(t, dir)
+	if got := state("s-1"); got != kept || !strings.Contains(got, `"scout":{"state":"idle","version":3,`) {
+		t.Errorf("after the kill: %s, before %s", got, kept)
 	}
 }

@@ -25,7 +25,7 @@ const noteTimeout = 30 * time.Second
 // SessionState returns what the agents of a session share.
 func (v View) SessionState(session string) (agents.SessionState, error) {
 	var items []actor.StateItem
-	var took []string
+	took := map[string]agents.AgentState{}
 	var workflow *agents.WorkflowState
 	ids, err := v.Log.SessionActors(v.Tenant, session)
 	for _, id := range ids {
@@ -38,7 +38,10 @@ func (v View) SessionState(session string) (agents.SessionState, error) {
 		case id.Agent == actor.ContextAgent:
 			items = j.ActorState
 		case !actor.IsSystemAgent(id.Agent):
-			took = append(took, id.Agent)
+			took[id.Agent] = agents.AgentState{}
+			if r := j.Reported; r.Version > 0 {
+				took[id.Agent] = agents.Reported(r.State, r.Detail, r.Version, r.Run, r.At)
+			}
 			if w := workflowOf(id, &j); w != nil && (workflow == nil || w.Run != "") {
 				workflow = w
 			}
