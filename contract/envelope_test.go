@@ -74,6 +74,7 @@ func TestRulesOfRequests(t *testing.T) {
 		{"context", `"s"`, "INPUT_VALIDATION_FAILED context: want an object", false},
 		{"context", `{"session_id":7}`, "INPUT_VALIDATION_FAILED context: session_id: want a text", false},
 		{"context", `{"big":"` + strings.Repeat("x", ContextBytesMax) + `"}`, "INPUT_VALIDATION_FAILED context: want an object of at most 65536 bytes", true},
+		{"context_ref", `"ctx-7"`, "INPUT_VALIDATION_FAILED context_ref: is no member of a request; want one of request_id", false}, // a context is given by value
 		{"correlation_id", `"wf-7"`, "", false},
 		{"correlation_id", `""`, "INPUT_VALIDATION_FAILED correlation_id: want a line", false},
 		{"correlation_id", `"a\nb"`, "INPUT_VALIDATION_FAILED correlation_id: want a line", true},

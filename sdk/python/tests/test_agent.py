@@ -295,6 +295,46 @@ def test_context_of_a_turn(troupe_server: TroupeServer) -> None:
         client.contexts.get(key)
 
 
+def test_notes_of_a_session(troupe_server: TroupeServer) -> None:
+    @agent("scout")
+    def scout(turn: Turn) -> str:
+        turn.state("searching", {"pages": 1})
+        assert turn.note("constraint", [1, 2], "budget") == 1
+        assert turn.note("constraint", [1, 3], "budget") == 2
+        assert turn.note("constraint", [1, 3], "budget") == 2  # it says so already
+        assert turn.note("finding", {"n": 1}, "gone") == 1
+        assert turn.note("finding", None, "gone") == 0
+        for kind, name, field in (("rumour", None, "kind"), ("constraint", None, "name"), ("state", "mine", "name")):
+            try:
+                turn.note(kind, 1, name)
+            except troupe.ToolFailed as e:
+                assert e.code == "invalid_request" and f"note_session: {field}: " in e.message, e
+            else:
+                raise AssertionError(kind)
+        try:
+            turn.session_output("nothing")
+        except troupe.ToolFailed as e:
+            return f"{e.code} {e.message}"
+        return "an output"
+
+    @agent("reader")
+    async def reader(turn: AsyncTurn) -> str:
+        before = await turn.session_state()
+        assert await turn.note("state", {"read": len(before.notes)}) == 1
+        note, state = before.notes[0] if before.notes else None, await turn.session_state()
+        return json.dumps([note and [note.kind, note.name, note.value, note.version, note.agent_id], state.agents["reader"]["state"], state.workflow,
+                           state.agents.get("scout", {}).get("state"), state.agents.get("scout", {}).get("detail")])
+
+    client = troupe_server.client
+    with scout.start(troupe_server.url), reader.start(troupe_server.url):
+        scouted = client.call("scout", "go")
+        assert scouted.text.startswith("invalid_request output: "), scouted.text
+        read = json.loads(client.call("reader", "go", session=scouted.session_id).text)
+        assert read == [["constraint", "budget", [1, 3], 2, "scout"], {"read": 1}, None, "searching", {"pages": 1}]
+        # Another session has nothing of it.
+        assert json.loads(client.call("reader", "go").text) == [None, {"read": 0}, None, None, None]
+
+
 def test_same_key_is_one_operation(troupe_server: TroupeServer, ledger: Ledger) -> None:
     @agent("payer")
     def payer(turn: Turn) -> str:

@@ -31,12 +31,12 @@ from ._errors import (
 )
 from ._stream import AsyncStream, Stream
 from ._turn import AsyncTurn, Turn
-from ._types import AgentInfo, Answer, Approval, Capability, Context, Event, Message, Outcome, Run, Session, Tool, ToolCall, Usage
+from ._types import AgentInfo, Answer, Approval, Capability, Context, Event, Message, Note, Outcome, Run, Session, SessionState, Tool, ToolCall, Usage
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Agent", "AgentInfo", "Answer", "Approval", "AsyncClient", "AsyncStream", "AsyncTurn", "Busy", "Capability", "Client", "Conflict", "Context", "Event",
-    "InvalidRequest", "Message", "NotFound", "Outcome", "Refusal", "Run", "RunCancelled", "RunFailed", "RunOpen", "Running", "Session", "Stream", "Tool",
-    "ToolCall", "ToolFailed", "TroupeError", "Turn", "TurnCancelled", "TurnDiverged", "Unauthorized", "Unreachable", "Usage", "agent",
+    "InvalidRequest", "Message", "NotFound", "Note", "Outcome", "Refusal", "Run", "RunCancelled", "RunFailed", "RunOpen", "Running", "Session",
+    "SessionState", "Stream", "Tool", "ToolCall", "ToolFailed", "TroupeError", "Turn", "TurnCancelled", "TurnDiverged", "Unauthorized", "Unreachable", "Usage", "agent",
 ]

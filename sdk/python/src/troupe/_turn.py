@@ -17,7 +17,7 @@ import httpx
 from ._errors import InvalidRequest, NotFound, Refusal, ToolFailed, TroupeError, TurnCancelled, TurnDiverged
 from ._flow import ANSWER_SECONDS, Flow, Lost, Patience, Sleep, drive, drive_async, request, segment
 from ._ops import POLL_MS, Ops, single
-from ._types import Answer, Context, Json, Message, Outcome, ToolCall
+from ._types import Answer, Context, Json, Message, Outcome, SessionState, ToolCall
 
 T = TypeVar("T")
 
@@ -83,6 +83,11 @@ class Invocation:
 def frame_of(event: str, data: Mapping[str, Any]) -> bytes:
     """Returns an event as bytes."""
     return f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def version_of(noted: Json) -> int:
+    """Returns the version in the answer to a note, 0 if there is no entry any more."""
+    return int(noted.get("version", 0)) if isinstance(noted, dict) else 0
 
 
 def correlation_of(pending: Json) -> str:
@@ -389,6 +394,12 @@ class _Base:
             args["at"] = at.astimezone(timezone.utc).isoformat()
         return self._tool("remind", args, key)
 
+    def _note(self, kind: str, value: Json, name: str | None, key: str | None) -> Flow[Json]:
+        return self._tool("note_session", {"kind": kind, "value": value, **({} if name is None else {"name": name})}, key)
+
+    def _read_session(self, output: str | None, key: str | None) -> Flow[Json]:
+        return self._tool("read_session", {} if output is None else {"output": output}, key)
+
     @property
     def outcome(self) -> Outcome | None:
         """The outcome of an agent_call or a reminder that is the message of this turn, or None if it is another message."""
@@ -467,6 +478,25 @@ class Turn(_Base):
         It is the message of a later turn of the same session, over restarts: see outcome.reminder.
         """
         return correlation_of(self._do(self._remind(text, after, at, key)))
+
+    def note(self, kind: str, value: Json, name: str | None = None, *, key: str | None = None) -> int:
+        """Notes what the other agents of the session should know, and returns the version of the entry.
+
+        kind is "decision", "finding", "data", "constraint", "assumption", or "state", that of the agent
+        itself. An entry of the same kind and name is replaced. The value None removes it, and returns 0.
+        """
+        return version_of(self._do(self._note(kind, value, name, key)))
+
+    def session_state(self, *, key: str | None = None) -> SessionState:
+        """Returns what the agents of the session have noted, and the state of each.
+
+        A repeated turn gets what the first one has read.
+        """
+        return SessionState.of(self._do(self._read_session(None, key)))
+
+    def session_output(self, ref: str, *, key: str | None = None) -> Json:
+        """Returns the result with a ref in prior_outputs, which was too long to be handed over."""
+        return self._do(self._read_session(ref, key))
 
 
 class ToolUse:
@@ -564,6 +594,25 @@ class AsyncTurn(_Base):
         It is the message of a later turn of the same session, over restarts: see outcome.reminder.
         """
         return correlation_of(await self._do(self._remind(text, after, at, key)))
+
+    async def note(self, kind: str, value: Json, name: str | None = None, *, key: str | None = None) -> int:
+        """Notes what the other agents of the session should know, and returns the version of the entry.
+
+        kind is "decision", "finding", "data", "constraint", "assumption", or "state", that of the agent
+        itself. An entry of the same kind and name is replaced. The value None removes it, and returns 0.
+        """
+        return version_of(await self._do(self._note(kind, value, name, key)))
+
+    async def session_state(self, *, key: str | None = None) -> SessionState:
+        """Returns what the agents of the session have noted, and the state of each.
+
+        A repeated turn gets what the first one has read.
+        """
+        return SessionState.of(await self._do(self._read_session(None, key)))
+
+    async def session_output(self, ref: str, *, key: str | None = None) -> Json:
+        """Returns the result with a ref in prior_outputs, which was too long to be handed over."""
+        return await self._do(self._read_session(ref, key))
 
 
 class AsyncToolUse:

@@ -322,6 +322,44 @@ class Context:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What an agent has noted for the others of its session."""
+
+    kind: str  # decision, finding, data, constraint or assumption
+    value: Json
+    name: str = ""
+    version: int = 0
+    agent_id: str = ""
+    run_id: str = ""
+    at: str = ""
+
+    @classmethod
+    def of(cls, o: Object) -> Note:
+        return cls(
+            str(o.get("kind", "")),
+            o.get("value"),
+            str(o.get("name", "")),
+            int(o.get("version", 0)),
+            str(o.get("agent_id", "")),
+            str(o.get("run_id", "")),
+            str(o.get("at", "")),
+        )
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """What the agents of a session share. It is a record, not an instruction."""
+
+    notes: tuple[Note, ...] = ()
+    agents: Object = field(default_factory=dict)  # by agent: its state, with version, run_id and at
+    workflow: Json = None  # the steps of one that is under way or waits for the user
+
+    @classmethod
+    def of(cls, o: Object) -> SessionState:
+        return cls(tuple(Note.of(n) for n in o.get("notes") or ()), o.get("agents") or {}, o.get("workflow"))
+
+
+@dataclass(frozen=True)
 class AgentInfo:
     """A registered agent."""
 
