@@ -279,6 +279,12 @@ func OutputOf(requestID string, run actor.CallID, ask *actor.Ask, answer *actor.
 	return r.Result
 }
 
+// ResultOf returns the result in the answer to a request for a capability; nil if it has none.
+func ResultOf(requestID string, answer []actor.Part) jsontext.Value {
+	r := capabilityResponse(requestID, actor.Answer{Parts: answer})
+	return r.Result
+}
+
 // KeptOutput is OutputOf for the workflow that waits for the user in the state of an orchestrator.
 func KeptOutput(requestID string, items []actor.StateItem) jsontext.Value {
 	p := readPlan(items)

@@ -146,6 +146,12 @@ func CapabilityRequestID(run actor.CallID, input []byte) string {
 	return fmt.Sprintf("%s-%s-%s-%s-%s", digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:])
 }
 
+// NamesRequest reports whether the begin of a message is that of a request with a request_id.
+func NamesRequest(message, requestID string) bool {
+	head, _, _ := strings.Cut(message, `,"inputs_json":`)
+	return strings.HasPrefix(head, `{"source_agent":`) && strings.Contains(head, `,"request_id":"`+requestID+`",`)
+}
+
 // Requested returns the capability of an owner for which an ask of a tool asks; nil if the ask is another one.
 func (a *Agents) Requested(ask *actor.Ask, owner string) *actor.Capability {
 	if ask.Kind != actor.AskTool || ask.Name != RequestCapability || a == nil || a.byID[owner] == nil {

@@ -285,7 +285,13 @@ func TestLongResultIsHandedOverByReference(t *testing.T) {
 		}
 		return out.Result.Text, out.Error.Code
 	}
-	kill := make(chan struct{})
+	var held atomic.Value // of a chan struct{}: closed, it lets the second step go on
+	hold := func() (release func()) {
+		wait := make(chan struct{})
+		held.Store(wait)
+		return func() { close(wait) }
+	}
+	release := hold()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var in struct {
 			Message struct{ Content string } `json:"input_message"`
@@ -299,7 +305,7 @@ func TestLongResultIsHandedOverByReference(t *testing.T) {
 			ref, _, _ := strings.Cut(after, `"`)
 			invoked <- [2]string{r.Header.Get("x-run-token"), ref}
 			select {
-			case <-kill:
+			case <-held.Load().(chan struct{}):
 			case <-r.Context().Done():
 				return
 			}
@@ -346,10 +352,13 @@ func TestLongResultIsHandedOverByReference(t *testing.T) {
 	} else if _, code := read(other[0], first[1]); code != "invalid_request" {
 		t.Errorf("the reference of another session: %s", code)
 	}
-	close(kill)
+	release()
 	var ended struct {
 		Status string `json:"status"`
 		Answer string `json:"text"`
+	}
+	var shared struct {
+		Workflow *struct{} `json:"workflow"`
 	}
 	waitUntil(t, "the end of the run", func() bool {
 		code, err := s.request("GET", "/v1/runs/"+run, "", "", &ended)
@@ -358,4 +367,24 @@ func TestLongResultIsHandedOverByReference(t *testing.T) {
 	if !strings.Contains(ended.Answer, fmt.Sprintf("Two: Read %d.", said)) {
 		t.Errorf("%s: …%s", ended.Status, ended.Answer[max(0, len(ended.Answer)-200):])
 	}
+	// After the end of the workflow the result is still there: for runs of its session, and until that is deleted.
+	waitUntil(t, "the end of the other run", func() bool {
+		_, err := s.request("GET", "/v1/sessions/s-2/state", "", "", &shared)
+		return err == nil && shared.Workflow == nil
+	})
+	release = hold()
+	begin("s-1")
+	later := <-invoked
+	for ref, want := range map[string]string{first[1]: "", "nothing": "invalid_request", first[1][1:]: "invalid_request", `"`: "invalid_request", strings.Repeat("x", 64): "invalid_request"} {
+		if value, code := read(later[0], ref); code != want || want == "" && len(value) != said {
+			t.Errorf("after the end, %q: %d bytes %s", ref, len(value), code)
+		}
+	}
+	begin("s-2")
+	if other := <-invoked; other[1] == "" {
+		t.Error("no reference")
+	} else if _, code := read(other[0], first[1]); code != "invalid_request" {
+		t.Errorf("after the end, in another session: %s", code)
+	}
+	release()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -52,8 +53,14 @@ func (v View) SessionState(session string) (agents.SessionState, error) {
 	return s, orNotFound(err, session)
 }
 
-// SessionOutput returns a result that an agent of a session has got for a request, by its request_id, while the
-// workflow of the request is under way or waits for the user.
+// Bounds of the search for a result of a workflow that has ended.
+const (
+	outputRunsMax  = 200 // runs of the session, the newest
+	outputPagesMax = 20  // pages with them
+)
+
+// SessionOutput returns a result that an agent of a session has got for a request, by its request_id: also after the
+// end of its workflow, if one of the newest outputRunsMax runs of the session has made the request.
 func (v View) SessionOutput(session, ref string) (jsontext.Value, error) {
 	ids, err := v.Log.SessionActors(v.Tenant, session)
 	for _, id := range ids {
@@ -81,9 +88,63 @@ func (v View) SessionOutput(session, ref string) (jsontext.Value, error) {
 	if err != nil {
 		return nil, orNotFound(err, session)
 	}
-	refusal := actor.Refuse(actor.Invalid, "output: no result of this session is named %.80q: want the ref of one in prior_outputs, while its workflow is under way", ref)
+	value, err := v.endedOutput(session, ref)
+	if value != nil || err != nil {
+		return value, err
+	}
+	refusal := actor.Refuse(actor.Invalid, "output: no result of the newest %d runs of this session is named %.80q: want the ref of one in prior_outputs", outputRunsMax, ref)
 	refusal.Field = "output"
 	return nil, refusal
+}
+
+// endedOutput returns a result from the log, nil if there is none. A run that has ended has no journal.
+func (v View) endedOutput(session, ref string) (jsontext.Value, error) {
+	left, before := outputRunsMax, actor.CallID{}
+	for range outputPagesMax {
+		page, err := v.Log.Runs(v.Tenant, runs.Filter{Session: session, Calls: true}, before, left)
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.All {
+			value, err := v.outputOfRun(page.All[i].Run, ref)
+			if value != nil || err != nil {
+				return value, err
+			}
+		}
+		left, before = left-len(page.All), page.Next
+		if left <= 0 || before.IsZero() {
+			break
+		}
+	}
+	return nil, nil
+}
+
+// outputOfRun returns a result that a run has got for a request, nil if there is none. The event of a request shows the
+// begin of its envelope, where the request_id is.
+func (v View) outputOfRun(run actor.CallID, ref string) (jsontext.Value, error) {
+	var asked *runs.Event
+	for after := uint64(0); ; {
+		page, err := v.Log.Events(v.Tenant, run, after, command.EventsMax)
+		if err != nil {
+			return nil, err
+		}
+		for _, raw := range page {
+			after = raw.Seq
+			e, err := runs.Decode(raw.Body)
+			switch {
+			case err != nil:
+				return nil, err
+			case e.Type == runs.AgentCalledChild && tools.NamesRequest(e.Text, ref):
+				asked = &e
+			case e.Type == runs.AgentChildDone && asked != nil && e.Step == asked.Step && e.Index == asked.Index:
+				parts, err := v.Log.Result(v.Tenant, run, e.Seq)
+				return agents.ResultOf(ref, parts), err
+			}
+		}
+		if len(page) < command.EventsMax {
+			return nil, nil
+		}
+	}
 }
 
 // workflowOf returns the workflow of an agent that is under way, or else the one that waits for the user.
