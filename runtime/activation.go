@@ -28,7 +28,8 @@ type activation struct {
 	loaded       bool
 	former       []actor.CallID // runs that were open when the actor was loaded
 	dirty        bool
-	*activeState // the cell's shared idleState if a volatile actor has no state of its own; see Cell.ensureActive
+	gone         bool // no longer in Cell.actors
+	*activeState      // the cell's shared idleState if a volatile actor has no state of its own; see Cell.ensureActive
 }
 
 // activeState is the state of a journaled actor, or of a volatile one with open work

@@ -13,27 +13,44 @@ import (
 
 // activeTurns are the turns of each agent that have begun in this cell. Each session has an
 // actor of its own, so the mailboxes alone would not bound the work of an agent.
-type activeTurns map[string][]*turn
+type activeTurns map[string]*agentTurns
+
+// agentTurns are those of one agent, in no order.
+type agentTurns struct{ all []*turn }
 
 // activeRetainedMax is the number of turns of an agent for which memory is always retained.
 const activeRetainedMax = 64
 
 func (a activeTurns) add(t *turn) {
-	all := a[t.act.id.Agent]
-	t.activeAt = len(all)
-	a[t.act.id.Agent] = append(all, t)
+	of := a[t.act.id.Agent]
+	if of == nil {
+		of = &agentTurns{}
+		a[t.act.id.Agent] = of
+	}
+	t.active, t.activeAt = of, len(of.all)
+	of.all = append(of.all, t)
+}
+
+// of returns the turns of an agent.
+func (a activeTurns) of(agent string) []*turn {
+	if of := a[agent]; of != nil {
+		return of.all
+	}
+	return nil
 }
 
 func (a activeTurns) remove(t *turn) {
-	all := a[t.act.id.Agent]
-	if t.activeAt >= len(all) || all[t.activeAt] != t {
+	of := t.active
+	if of == nil {
 		return
 	}
+	t.active = nil
+	all := of.all
 	last := len(all) - 1
 	all[t.activeAt] = all[last]
 	all[t.activeAt].activeAt = t.activeAt
 	all[last] = nil
-	if a[t.act.id.Agent] = all[:last]; last == 0 && cap(all) > activeRetainedMax {
+	if of.all = all[:last]; last == 0 && cap(all) > activeRetainedMax {
 		delete(a, t.act.id.Agent)
 	}
 }
@@ -45,7 +62,7 @@ func (a activeTurns) busy(agent string, now actor.Time) int {
 
 func (a activeTurns) count(agent string, now actor.Time, counts func(*turn) bool) int {
 	n := 0
-	for _, t := range a[agent] {
+	for _, t := range a.of(agent) {
 		if !t.run.Clock.Held(now) && counts(t) {
 			n++
 		}
@@ -56,7 +73,7 @@ func (a activeTurns) count(agent string, now actor.Time, counts func(*turn) bool
 // waiting returns the number of tool calls of a tenant that wait for a person.
 func (a activeTurns) waiting(tenant string) (n int) {
 	for _, agent := range slices.Sorted(maps.Keys(a)) {
-		for _, t := range a[agent] {
+		for _, t := range a.of(agent) {
 			if t.act.id.Tenant != tenant {
 				continue
 			}
@@ -88,7 +105,7 @@ func (c rootAdmission) checkActive(act *activation, call *actor.Call, def *actor
 	if !divided {
 		each, all = max(1, share*3/4), share
 	}
-	if def.System || len(c.active[def.Name]) < each {
+	if def.System || len(c.active.of(def.Name)) < each {
 		return nil
 	}
 	own := func(t *turn) bool { return t.act.id.Tenant == act.id.Tenant && t.run.Call.Principal == call.Principal }

@@ -211,7 +211,7 @@ func TestActiveTurnsAreReleased(t *testing.T) {
 		n.send(fmt.Sprint("a/", i), "x")
 	}
 	n.advance(2 * time.Minute)
-	if all := n.cells[0].active["a"]; len(all) > 0 || cap(all) > activeRetainedMax {
+	if all := n.cells[0].active.of("a"); len(all) > 0 || cap(all) > activeRetainedMax {
 		t.Errorf("%d turns of %d", len(all), cap(all))
 	}
 }

@@ -17,6 +17,19 @@ import (
 type actorTable struct {
 	groups map[groupKey]*agentGroup
 	count  int
+	recent [recentActors]*activation // last found in each slot: a message mostly goes where one went before
+}
+
+// recentActors is a power of two. The slots of a cell take 4 KiB.
+const recentActors = 512
+
+// slotOf returns the slot of a key. Keys often differ at their ends only.
+func slotOf(key string) uint {
+	h := uint(len(key))
+	for _, b := range []byte(key[max(0, len(key)-8):]) {
+		h = h*31 + uint(b)
+	}
+	return h % recentActors
 }
 
 // groupKey identifies the actors of one agent.
@@ -40,8 +53,15 @@ func newActorTable() actorTable { return actorTable{groups: map[groupKey]*agentG
 
 // find returns the actor with that id, or nil.
 func (t *actorTable) find(id actor.ID) *activation {
+	recent := &t.recent[slotOf(id.Key)]
+	if *recent != nil && (*recent).id == id {
+		return *recent
+	}
 	if g := t.groups[groupKey{id.Tenant, id.Agent}]; g != nil {
-		return g.byKey[id.Key]
+		if act := g.byKey[id.Key]; act != nil {
+			*recent = act
+			return act
+		}
 	}
 	return nil
 }
@@ -61,6 +81,10 @@ func (t *actorTable) add(id actor.ID, act *activation) {
 }
 
 func (t *actorTable) remove(act *activation) {
+	act.gone = true
+	if recent := &t.recent[slotOf(act.id.Key)]; *recent == act {
+		*recent = nil
+	}
 	g := t.groups[groupKey{act.id.Tenant, act.id.Agent}]
 	delete(g.byKey, act.id.Key)
 	switch {

@@ -292,7 +292,7 @@ func (c *Cell) finishStep() {
 		}
 		act := c.dirty[i]
 		act.dirty = false
-		if !act.loaded || c.actors.find(act.id) != act {
+		if !act.loaded || act.gone {
 			continue
 		}
 		c.runReady(act)

@@ -71,7 +71,9 @@ func (c *Cell) forget(in Forget) {
 	next := closing{session: in.Session, epoch: c.owner(dispatcher.ShardOf(id)).Epoch}
 	for _, act := range members {
 		if len(act.journal.Mail.Rows) > 0 {
-			next.due, next.pending = append(next.due, act.id), append(next.pending, *act)
+			rest := *act // deactivate clears the state of the actor
+			rest.gone = true
+			next.due, next.pending = append(next.due, act.id), append(next.pending, rest)
 		}
 		c.deactivate(act, "forgotten")
 	}

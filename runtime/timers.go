@@ -116,7 +116,7 @@ func (c *Cell) timerPending(t timer) bool {
 	if t.act == nil {
 		return c.waiters[t.call] != nil
 	}
-	return t.act.timerAt == t.at && c.actors.find(t.act.id) == t.act
+	return t.act.timerAt == t.at && !t.act.gone
 }
 
 // armTimer sets the actor's timer to its earliest deadline. A timer set for an

@@ -32,7 +32,8 @@ type turn struct {
 	unrecorded      int                  // number of their events
 	bytes           int                  // bytes of the answers that the agent was given
 	earlier         earlier
-	activeAt        int // index in Cell.active
+	active          *agentTurns // nil once it is no longer among them
+	activeAt        int         // index in active
 	ended           bool
 }
 

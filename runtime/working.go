@@ -14,7 +14,7 @@ import (
 // cell is still loading its open runs.
 func WorkingRuns(c *Cell, agents []string, most int) (all []store.RunOwner, known bool) {
 	for _, agent := range agents {
-		for _, t := range c.active[agent] {
+		for _, t := range c.active.of(agent) {
 			if len(all) == most {
 				return all, true
 			}
