@@ -36,6 +36,19 @@ func boundMemory(l dispatcher.Limits, cells int, system fs.FS) dispatcher.Limits
 	return l
 }
 
+// The cache of the store is a part of the memory, within bounds: more made reads no faster.
+const (
+	readCachePart = 64 // divides the memory
+	readCacheMin  = 8 << 20
+	readCacheMax  = 64 << 20
+)
+
+// readCache returns the size of the cache of the store in bytes.
+func readCache(system fs.FS) int64 {
+	memory := min(memoryOf(system), debug.SetMemoryLimit(-1))
+	return max(readCacheMin, min(memory/readCachePart, readCacheMax))
+}
+
 // Parts of the memory limit of the Go runtime.
 const (
 	limitPart      = 5        // divides the memory

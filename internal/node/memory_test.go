@@ -38,6 +38,12 @@ func TestMemoryOfGroup(t *testing.T) {
 	if got := boundMemory(l, 2, small).ActorBytesMax; got != 48<<20 {
 		t.Errorf("each of 2 cells gets %d bytes of 1.5 GiB, want %d", got, 48<<20)
 	}
+	for memory, want := range map[string]int64{"262144": 8 << 20, "1572864": 24 << 20, "25165824": 64 << 20} { // KiB
+		system := fstest.MapFS{"proc/meminfo": &fstest.MapFile{Data: []byte("MemTotal: " + memory + " kB")}}
+		if got := readCache(system); got != want {
+			t.Errorf("the store of a machine of %s KiB has a cache of %d bytes, want %d", memory, got, want)
+		}
+	}
 	for _, c := range [][3]int64{{1500 << 20, 0, 300 << 20}, {1500 << 20, 200 << 20, 300 << 20}, {1500 << 20, 400 << 20, 532 << 20}, {25 << 30, 3 << 30, 5 << 30}} {
 		if got := garbageLimit(c[0], c[1]); got != c[2] {
 			t.Errorf("of %d MiB with content of %d MiB: the limit is %d MiB, want %d", c[0]>>20, c[1]>>20, got>>20, c[2]>>20)

@@ -70,7 +70,7 @@ func openStorage(c *Config, logger *slog.Logger) (storage, *logs.Log, error) {
 		return s, postgres.NewLog(s), nil
 	}
 	d, err := disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{FreeFloor: c.FreeFloor, Ballast: c.Ballast, WriteBuffer: c.WriteBuffer, OpenFiles: c.OpenFiles,
-		Descriptors: c.Descriptors, Logger: logger})
+		ReadCache: readCache(os.DirFS("/")), Descriptors: c.Descriptors, Logger: logger})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -98,7 +98,7 @@ func (b *bench) againstPebble(name, dir string, one func(caller, i int) error, f
 
 // barePebble opens a Pebble store with the same options as host/disk.
 func barePebble(dir string) (*pebble.DB, error) {
-	return pebble.Open(dir, &pebble.Options{FormatMajorVersion: pebble.FormatNewest, MemTableSize: 32 << 20,
+	return pebble.Open(dir, &pebble.Options{FormatMajorVersion: pebble.FormatNewest, MemTableSize: 32 << 20, CacheSize: readCache,
 		L0CompactionThreshold: 8, L0StopWritesThreshold: 24, LBaseMaxBytes: 512 << 20, Logger: silent{}})
 }
 

@@ -18,6 +18,9 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
+// readCache is the cache of a store on a machine with 4 GiB of memory or more, in bytes.
+const readCache = 64 << 20
+
 // node is an engine over a store as `troupe serve` configures it: a cell for each
 // processor, the default limits, and a log that is synced.
 type node struct {
@@ -30,7 +33,7 @@ type node struct {
 // openNode starts a node in a folder. The callback change may modify the
 // configuration.
 func openNode(dir string, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
-	return openNodeWith(dir, disk.Options{}, change, definitions...)
+	return openNodeWith(dir, disk.Options{ReadCache: readCache}, change, definitions...)
 }
 
 // openNodeWith is openNode for a store with options.
