@@ -21,6 +21,7 @@ type Answer struct {
 	Renewed bool
 	Members int // with a lease, this one included
 	Owners  []Owner
+	Leaving bool // somebody has asked the member to end
 }
 
 // Owner is the owner of a log. An owner without a lease is none.

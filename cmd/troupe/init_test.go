@@ -37,6 +37,10 @@ func TestInit(t *testing.T) {
 	if code, out, message := runProgram(t, "check", "."); code != 0 || !strings.Contains(out+message, "agents=2 tools=0 mistakes=0 warnings=0") {
 		t.Errorf("check of the project: exit code %d: %s%s", code, out, message)
 	}
+	unread := startServer(t, filepath.Join(t.TempDir(), "data"))
+	if text, err := os.ReadFile(unread.log); err != nil || !strings.Contains(string(text), "give --config troupe.toml") {
+		t.Errorf("a server that does not read the configuration says %q, %v", text, err)
+	}
 	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--config", "troupe.toml")
 	code, out, message = runProgram(t, "call", "coordinator", "Ask the helper agent to say hello", "--tree", "--server", s.url)
 	if code != 0 || !strings.HasPrefix(out, "hello\n") || !strings.Contains(out, "└─ helper/") {

@@ -30,7 +30,7 @@ type CLI struct {
 	Tasks     TasksCmd     `cmd:"" help:"List and show detached calls between agents."`
 	Schedules SchedulesCmd `cmd:"" help:"List the messages that agents get at their times."`
 	Sessions  SessionsCmd  `cmd:"" help:"List, show and delete conversations."`
-	Nodes     NodesCmd     `cmd:"" help:"List the orchestrators of a cluster."`
+	Nodes     NodesCmd     `cmd:"" help:"List the orchestrators of a cluster, and have one leave."`
 
 	Memory MemoryCmd `cmd:"" help:"List, show, search, forget and export what agents remember."`
 

@@ -13,7 +13,8 @@ import (
 
 // NodesCmd shows the processes of a cluster.
 type NodesCmd struct {
-	List NodesListCmd `cmd:"" help:"List the orchestrators of a cluster and which of them serves."`
+	List  NodesListCmd  `cmd:"" help:"List the orchestrators of a cluster and which of them serves."`
+	Drain NodesDrainCmd `cmd:"" help:"Have an orchestrator leave its cluster, so that another one takes over."`
 }
 
 // NodesListCmd reads the table of members.
@@ -30,17 +31,23 @@ Examples:
   troupe nodes list --store postgres://troupe@db.internal/troupe`
 }
 
+// clusterOf returns the cluster of a database and its members.
+func clusterOf(store string) (cluster string, members []postgres.MemberInfo, err error) {
+	if !postgres.IsURL(store) {
+		return "", nil, errors.New("--store: want the database of the cluster, such as postgres://troupe@db.internal/troupe")
+	}
+	cluster, members, err = postgres.Members(store)
+	if err == nil && cluster == "" {
+		err = errors.New("the store belongs to no cluster: start orchestrators with --cluster NAME")
+	}
+	return cluster, members, err
+}
+
 // Run executes the command.
 func (c *NodesListCmd) Run(s streams) error {
-	if !postgres.IsURL(c.Store) {
-		return errors.New("--store: want the database of the cluster, such as postgres://troupe@db.internal/troupe")
-	}
-	cluster, members, err := postgres.Members(c.Store)
-	switch {
-	case err != nil:
+	cluster, members, err := clusterOf(c.Store)
+	if err != nil {
 		return err
-	case cluster == "":
-		return errors.New("the store belongs to no cluster: start orchestrators with --cluster NAME")
 	}
 	if c.JSON {
 		for _, m := range members {
@@ -60,6 +67,9 @@ func (c *NodesListCmd) Run(s streams) error {
 		state := "stands by"
 		if m.Serves {
 			state = "serves"
+		}
+		if m.Leaving {
+			state += ", leaves"
 		}
 		left := "over"
 		if m.LeaseMS > 0 {

@@ -199,6 +199,10 @@ func (c *ServeCmd) Run(s streams) error {
 	}
 	defer node.LimitGarbage()()
 	n, err := c.open(s, log)
+	if errors.Is(err, postgres.ErrLeaving) {
+		log.Info("stopping", "reason", err.Error())
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -215,6 +219,10 @@ func (c *ServeCmd) Run(s streams) error {
 		stop() // a second signal ends the process at once
 		log.Info("stopping", "grace", c.Grace.String())
 		return n.stop(c.Grace)
+	case <-n.leaving():
+		stop()
+		log.Info("stopping", "grace", c.Grace.String(), "reason", postgres.ErrLeaving.Error())
+		return n.stop(c.Grace)
 	case <-n.Done():
 		return errors.Join(n.Err(), n.stop(0))
 	case err := <-n.served:
@@ -229,6 +237,14 @@ type nodeServer struct {
 	cluster  *postgres.Cluster // nil: none
 	served   chan error        // results of serving the listener and the socket
 	endWatch func()            // ends the watch of agent files and waits for it; nil if there is none
+}
+
+// leaving returns a channel that is closed once the process was asked to leave its cluster.
+func (n *nodeServer) leaving() <-chan struct{} {
+	if n.cluster == nil {
+		return nil
+	}
+	return n.cluster.Leaving()
 }
 
 // startWatch applies changed agent files until stop.
@@ -270,6 +286,8 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	}
 	if c.Config != "" {
 		log.Info("configuration read", "file", string(c.Config))
+	} else if _, err := os.Stat(projectConfig); err == nil {
+		log.Warn("the configuration " + projectConfig + " in this folder is not read: give --config " + projectConfig + ", or --watch without --agents")
 	}
 	var files *service.AgentFiles
 	if c.Agents != "" {

@@ -130,6 +130,9 @@ var (
 	webhookDesc          = newDesc("webhook_deliveries_total", "Attempts of deliveries, by webhook and outcome: delivered, failed, or given_up for a failed one that is not tried again.", "webhook", "outcome")
 	webhookWaitingDesc   = newDesc("webhook_waiting", "Deliveries that wait for an attempt to succeed; more may wait in the log.", "webhook")
 	webhookOldestDesc    = newDesc("webhook_oldest_seconds", "Age of the oldest event of them; 0 if there is none.", "webhook")
+	clusterMembersDesc   = newDesc("cluster_members", "Orchestrators with a lease, of which one serves. Absent without --cluster.")
+	clusterEpochDesc     = newDesc("cluster_epoch", "Number of the owner of the log; a takeover raises it.")
+	clusterLeaseDesc     = newDesc("cluster_lease_seconds", "Time left of the lease of the orchestrator that serves; 0: it waits for a renewal.")
 	waitsDesc            = newDesc("waits_total", "Waits for a signal or an approval by outcome: ok, or the code of the refusal.", "outcome")
 )
 
@@ -140,7 +143,7 @@ const outstandingAgentsMax = 10
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
 		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc, routesDesc,
-		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc} {
+		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc, clusterMembersDesc, clusterEpochDesc, clusterLeaseDesc} {
 		out <- d
 	}
 }
@@ -231,6 +234,11 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		put(webhookDesc, counter, float64(w.GivenUp), w.Name, "given_up")
 		put(webhookWaitingDesc, gauge, float64(w.Waiting), w.Name)
 		put(webhookOldestDesc, gauge, ageOf(w.Oldest), w.Name)
+	}
+	if c := stats.Cluster; c.Members > 0 {
+		put(clusterMembersDesc, gauge, float64(c.Members))
+		put(clusterEpochDesc, gauge, float64(c.Epoch))
+		put(clusterLeaseDesc, gauge, c.Lease.Seconds())
 	}
 	histogram(waitDurationDesc, stats.Waits.Took, command.WaitBounds)
 	for _, o := range stats.Waits.Outcomes {

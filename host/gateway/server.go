@@ -394,5 +394,9 @@ func (s *Server) readyz(ctx *fasthttp.RequestCtx) {
 		refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: reason}).write(ctx)
 		return
 	}
+	if health.Database != "" {
+		respond(ctx, http.StatusOK, []byte(`{"status":"ready","database":"`+health.Database+`"}`))
+		return
+	}
 	respond(ctx, http.StatusOK, []byte(`{"status":"ready"}`))
 }

@@ -55,6 +55,10 @@ type Cluster struct {
 	changed chan struct{}   // closed when owner changes
 	beaten  chan struct{}   // closed by the next beat
 	closed  bool
+	members int // with a lease, at the last beat
+	asked   bool
+
+	leaving chan struct{} // closed once asked is true
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -84,7 +88,7 @@ func Join(c ClusterConfig) (_ *Cluster, err error) {
 	if err := c.Timing.Check(); err != nil {
 		return nil, err
 	}
-	x := &Cluster{config: c, url: Shown(c.URL), name: memberName(), logger: c.Logger, beaten: make(chan struct{}), changed: make(chan struct{}), stop: make(chan struct{})}
+	x := &Cluster{config: c, url: Shown(c.URL), name: memberName(), logger: c.Logger, beaten: make(chan struct{}), changed: make(chan struct{}), leaving: make(chan struct{}), stop: make(chan struct{})}
 	if x.logger == nil {
 		x.logger = slog.New(slog.DiscardHandler)
 	}
@@ -200,6 +204,10 @@ func (x *Cluster) beat() (again bool, err error) {
 	x.mu.Lock()
 	change := x.member.Answered(request, answer)
 	why := x.member.Ended()
+	if x.members = answer.Members; answer.Leaving && !x.asked {
+		x.asked = true
+		close(x.leaving)
+	}
 	x.until.Store(int64(x.member.Until()))
 	if change.Owners {
 		x.owner = placement.Owner{}
@@ -233,7 +241,21 @@ func (x *Cluster) lose(why string) {
 // Name returns the name of this member.
 func (x *Cluster) Name() string { return x.name }
 
-// Own waits until this process owns the log, or until ctx ends. It calls standby with the owner each time
+// ErrLeaving is the error of a member that was asked to leave while it stood by.
+var ErrLeaving = errors.New("this member was asked to leave the cluster")
+
+// Leaving returns a channel that is closed once somebody has asked this member to leave; see Drain.
+func (x *Cluster) Leaving() <-chan struct{} { return x.leaving }
+
+// Stats returns the state of the cluster at the last beat.
+func (x *Cluster) Stats() (members int, epoch uint64, lease time.Duration) {
+	x.mu.Lock()
+	members = x.members
+	x.mu.Unlock()
+	return members, x.Epoch(), max(0, time.Duration(x.until.Load()-int64(readClock())))
+}
+
+// Own waits until this process owns the log, or until ctx ends or the member is asked to leave. It calls standby with the owner each time
 // that another process is the owner.
 func (x *Cluster) Own(ctx context.Context, standby func(owner placement.Owner)) error {
 	for {
@@ -250,6 +272,8 @@ func (x *Cluster) Own(ctx context.Context, standby func(owner placement.Owner)) 
 		}
 		select {
 		case <-changed:
+		case <-x.leaving:
+			return ErrLeaving
 		case <-ctx.Done():
 			return ctx.Err()
 		}

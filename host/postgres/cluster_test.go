@@ -6,6 +6,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"syscall"
 	"testing"
@@ -197,4 +198,69 @@ func TestClusterOutlivesOutage(t *testing.T) {
 	a.Await(stopped) // does not wait
 	b.own(t)
 	b.leave(t)
+}
+
+// A member that is asked to leave is told once, whether it serves or stands by.
+func TestMemberIsAskedToLeave(t *testing.T) {
+	url := postgrestest.Start(t).Database()
+	a := join(t, url)
+	a.own(t)
+	b := join(t, url)
+	if err := Drain(url, "nobody"); err == nil || !strings.Contains(err.Error(), `no member is named "nobody"`) {
+		t.Errorf("a member that does not exist: %v", err)
+	}
+	select {
+	case <-a.Leaving():
+		t.Error("was not asked")
+	default:
+	}
+	for _, j := range []joined{a, b} {
+		if err := Drain(url, j.Name()); err != nil {
+			t.Fatal(err)
+		}
+		<-j.Leaving()
+	}
+	if members, epoch, lease := a.Stats(); members != 2 || epoch != 1 || lease <= 0 || lease > quick.TTL {
+		t.Errorf("%d members, epoch %d, a lease of %v", members, epoch, lease)
+	}
+	if err := b.Own(t.Context(), func(placement.Owner) {}); !errors.Is(err, ErrLeaving) {
+		t.Errorf("a member that stands by: %v", err)
+	}
+	if _, all, err := Members(url); err != nil || len(all) != 2 || !all[0].Leaving || !all[1].Leaving || !all[0].Serves {
+		t.Errorf("%+v, %v", all, err)
+	}
+	b.leave(t)
+	a.leave(t)
+	c := join(t, url) // another process, and a later one of the same machine
+	c.own(t)
+	select {
+	case <-c.Leaving():
+		t.Error("a new member was asked to leave")
+	case <-time.After(3 * quick.Beat):
+	}
+	c.leave(t)
+}
+
+// A store says whether its commits wait for a standby.
+func TestStoreKnowsWhetherCommitsWait(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s, err := Open(url, "n1", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, standby := range []string{"", "other", ""} {
+		server.Exec(url, "ALTER SYSTEM SET synchronous_standby_names = '"+standby+"'")
+		server.Exec(url, "SELECT pg_reload_conf()")
+		for s.Synchronous() != (standby != "") {
+			if err := t.Context().Err(); err != nil {
+				t.Fatal(err)
+			}
+			_ = s.Full()
+			<-time.After(time.Millisecond)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }

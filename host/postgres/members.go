@@ -53,13 +53,14 @@ func (m *members) close() {
 // Beat implements placement.Table.
 func (m *members) Beat(r placement.Request) (a placement.Answer, err error) {
 	err = m.do(func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(ctx, "SELECT log, owner, address, epoch, live FROM troupe.beat($1, $2, $3, $4, $5)", r.Member, r.Address, r.TTL, r.Joined, r.Want)
+		rows, err := c.Query(ctx, `SELECT log, owner, address, epoch, live, coalesce((SELECT m.leaving FROM troupe.members m WHERE m.member = $1), false)
+			FROM troupe.beat($1, $2, $3, $4, $5)`, r.Member, r.Address, r.TTL, r.Joined, r.Want)
 		if err != nil {
 			return err
 		}
 		a.Owners, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o placement.Owner, err error) {
 			var epoch int64
-			err = row.Scan(&o.Log, &o.Member, &o.Address, &epoch, &a.Members)
+			err = row.Scan(&o.Log, &o.Member, &o.Address, &epoch, &a.Members, &a.Leaving)
 			if o.Member != "" { // an epoch without an owner says nothing
 				o.Epoch = actor.Epoch(epoch)
 			}
@@ -92,6 +93,7 @@ type MemberInfo struct {
 	Member  string    `json:"member"`
 	Address string    `json:"address"`
 	Serves  bool      `json:"serves"`
+	Leaving bool      `json:"leaving"`  // asked to leave; see Drain
 	LeaseMS int64     `json:"lease_ms"` // left; negative: it is over
 	Since   time.Time `json:"since"`
 }
@@ -110,26 +112,59 @@ func Members(url string) (cluster string, all []MemberInfo, err error) {
 	m := members{config: config, timeout: connectTimeout}
 	defer m.close()
 	err = m.do(func(ctx context.Context, c *pgx.Conn) error {
-		version, err := schemaVersion(ctx, c)
-		if known, failed := migrations(); err == nil && failed == nil && version != len(known) {
-			return errors.New("the database holds no store of this version: start an orchestrator once")
-		}
-		if err != nil {
+		if err := checkSchema(ctx, c); err != nil {
 			return err
 		}
 		if err := c.QueryRow(ctx, "SELECT cluster FROM troupe.store").Scan(&cluster); err != nil {
 			return err
 		}
-		rows, err := c.Query(ctx, `SELECT m.member, m.address, m.lease_until > clock_timestamp() AND EXISTS (SELECT 1 FROM troupe.logs l WHERE l.owner = m.member),
+		rows, err := c.Query(ctx, `SELECT m.member, m.address, m.lease_until > clock_timestamp() AND EXISTS (SELECT 1 FROM troupe.logs l WHERE l.owner = m.member), m.leaving,
 			(extract(epoch FROM m.lease_until - clock_timestamp()) * 1000)::bigint, m.since FROM troupe.members m ORDER BY m.since, m.member`)
 		if err != nil {
 			return err
 		}
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i MemberInfo, err error) {
-			err = row.Scan(&i.Member, &i.Address, &i.Serves, &i.LeaseMS, &i.Since)
+			err = row.Scan(&i.Member, &i.Address, &i.Serves, &i.Leaving, &i.LeaseMS, &i.Since)
 			return i, err
 		})
 		return err
 	})
 	return cluster, all, err
+}
+
+// Drain asks a member to leave: it hands its log over, as it does when it is stopped, and ends. It returns an error if
+// there is no such member. Members shows when it has left.
+func Drain(url, member string) error {
+	config, err := parse(url, applicationName+" drain")
+	if err != nil {
+		return fmt.Errorf("store %s: %w", Shown(url), err)
+	}
+	m := members{config: config, timeout: connectTimeout}
+	defer m.close()
+	err = m.do(func(ctx context.Context, c *pgx.Conn) error {
+		if err := checkSchema(ctx, c); err != nil {
+			return err
+		}
+		done, err := c.Exec(ctx, "UPDATE troupe.members SET leaving = true WHERE member = $1", member)
+		if err == nil && done.RowsAffected() == 0 {
+			return fmt.Errorf("no member is named %q", member)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("store %s: %w", Shown(url), explain(err))
+	}
+	return nil
+}
+
+// checkSchema returns an error if the database has another schema than that of this program.
+func checkSchema(ctx context.Context, c *pgx.Conn) error {
+	version, err := schemaVersion(ctx, c)
+	if err != nil {
+		return err
+	}
+	if known, err := migrations(); err == nil && version != len(known) {
+		return errors.New("the database holds no store of this version: start an orchestrator once")
+	}
+	return nil
 }

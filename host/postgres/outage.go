@@ -63,7 +63,9 @@ const probeEvery = time.Second
 func (s *Store) probe() {
 	ctx, cancel := context.WithTimeout(context.Background(), probeEvery)
 	defer cancel()
-	_, err := s.gets.Exec(ctx, "SELECT 1")
+	var waits bool
+	err := s.gets.QueryRow(ctx, waitsForStandby).Scan(&waits)
+	s.synchronous.Store(err == nil && waits)
 	switch {
 	case s.closing.Load() != nil:
 	case err != nil:
@@ -84,3 +86,10 @@ func (s *Store) probe() {
 		}
 	}
 }
+
+// waitsForStandby asks whether a commit waits until a standby has it on its disk.
+const waitsForStandby = `SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')`
+
+// Synchronous reports whether each commit waits for a standby, as of the last probe: then a failover of the database
+// loses nothing that was acknowledged.
+func (s *Store) Synchronous() bool { return s.synchronous.Load() }

@@ -53,10 +53,12 @@ type Store struct {
 	end     store.Mark
 	origin  store.Mark
 
-	down    atomic.Pointer[outage] // nil while the database accepts writes
-	probed  atomic.Int64           // when the last probe began, in ns
-	probes  sync.WaitGroup
-	closing atomic.Pointer[time.Time] // when the node began to stop
+	down   atomic.Pointer[outage] // nil while the database accepts writes
+	probed atomic.Int64           // when the last probe began, in ns
+	probes sync.WaitGroup
+
+	synchronous atomic.Bool               // commits waited for a standby at the last probe
+	closing     atomic.Pointer[time.Time] // when the node began to stop
 
 	forgotten sync.Mutex // protects Rows.Index, which has the deleted sessions whose rows are left
 

@@ -363,6 +363,7 @@ func (e *encoder) result(r Result) {
 	case Health:
 		e.Uint(tagHealth)
 		e.String(r.Reason)
+		e.String(r.Database)
 	case Stats:
 		e.Uint(tagStats)
 		e.stats(&r)
@@ -465,7 +466,7 @@ func (d *decoder) result() Result {
 	case tagActors:
 		return Actors{listOf(d, d.actor)}
 	case tagHealth:
-		return Health{d.text()}
+		return Health{d.text(), d.text()}
 	case tagStats:
 		return d.stats()
 	case tagSessions:
@@ -772,6 +773,9 @@ func (e *encoder) stats(s *Stats) {
 		e.int(w.Waiting)
 		e.Int(int64(w.Oldest))
 	})
+	e.int(s.Cluster.Members)
+	e.Uint(s.Cluster.Epoch)
+	e.Int(int64(s.Cluster.Lease))
 }
 
 func (e *encoder) runStats(all []RunStats) {
@@ -820,6 +824,7 @@ func (d *decoder) stats() Stats {
 		Approvals: ApprovalStats{d.Bool(), d.int(), d.time()},
 		Unknown:   d.Uint(),
 		Webhooks:  listOf(d, func() WebhookStats { return WebhookStats{d.text(), d.Uint(), d.Uint(), d.Uint(), d.int(), d.time()} }),
+		Cluster:   ClusterStats{d.int(), d.Uint(), d.duration()},
 	}
 }
 

@@ -266,7 +266,7 @@ func TestUndecodableFrameIsNotEncoded(t *testing.T) {
 		"invalid UTF-8":       Failure{Kind: FailedInternal, Text: "\xff"},
 		"failure of no kind":  Failure{},
 		"refusal without one": Failure{Kind: FailedRefused},
-		"long text":           Found{Health{strings.Repeat("x", textMax+1)}},
+		"long text":           Found{Health{Reason: strings.Repeat("x", textMax+1)}},
 		"large frame":         Found{Events{All: []Event{{1, make([]byte, FrameBytesMax)}}}},
 		"negative size":       Found{Stats{Clients: -1}},
 	} {

@@ -88,8 +88,8 @@ var testResults = map[Query]Result{
 	WaitingQuery{testRun}:                  Waiting{Status: runs.Running, Found: true, Run: testRun, Name: "go", Until: 8},
 	EventsQuery{testRun, 1, 9, true}:       Events{testRun, 2, []Event{{2, []byte(`{"seq":2}`)}}, true},
 	ActorsQuery{"helper", 3}:               Actors{},
-	HealthQuery{}:                          Health{"the disk is full"},
-	StatsQuery{}:                           Stats{Cells: []CellStats{{Actors: 3}}, Clients: 1},
+	HealthQuery{}:                          Health{"the disk is full", DatabaseSynchronous},
+	StatsQuery{}:                           Stats{Cells: []CellStats{{Actors: 3}}, Clients: 1, Cluster: ClusterStats{2, 3, 4}},
 }
 
 func (n *testNode) Lookup(_ context.Context, c Lookup) (Result, error) {

@@ -136,7 +136,7 @@ func (*loopConn) Close() error { return nil }
 // A connection does not keep the memory of a large frame.
 func TestLargeFrameIsReleased(t *testing.T) {
 	c := frameConn{rw: &loopConn{}}
-	for _, body := range []Body{Found{Health{strings.Repeat("x", 2*pooledBytesMax)}}, Stop{}} {
+	for _, body := range []Body{Found{Health{Reason: strings.Repeat("x", 2*pooledBytesMax)}}, Stop{}} {
 		if err := c.send(Frame{1, body}); err != nil {
 			t.Fatal(err)
 		}

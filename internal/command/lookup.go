@@ -225,4 +225,12 @@ type Actors struct{ All []history.Actor }
 // Health is the readiness of a node.
 type Health struct {
 	Reason string // why the node takes no new work; empty if it does
+	// Database says what a failover of the database keeps; empty: the store is in a folder.
+	Database string
 }
+
+// Values of Health.Database.
+const (
+	DatabaseSynchronous  = "synchronous"  // all that was acknowledged: commits wait for a standby
+	DatabaseAsynchronous = "asynchronous" // perhaps not the last of it
+)

@@ -28,6 +28,14 @@ type Stats struct {
 	Approvals ApprovalStats
 	Unknown   uint64 // outcomes of calls that are unknown
 	Webhooks  []WebhookStats
+	Cluster   ClusterStats // zero: the node belongs to none
+}
+
+// ClusterStats holds the figures of a cluster as the orchestrator that serves sees them.
+type ClusterStats struct {
+	Members int            // with a lease
+	Epoch   uint64         // of the log: it has had so many owners
+	Lease   actor.Duration // left; 0: it has run out, and the node waits until it is renewed
 }
 
 // RouteStats counts the decisions of an orchestrator for one intent with one course. An intent that is no

@@ -43,6 +43,7 @@ type Commands struct {
 
 	circuits func() []outbound.CircuitStat // nil: the node has no external agents
 	webhooks func() []webhooks.Stats       // nil: the node has no webhooks
+	database database
 
 	registry      registryCalls
 	subscriptions *shares.Shares[string]
@@ -264,10 +265,11 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.MemoryQuery:
 		return c.memories.find(ctx, &in.By, q)
 	case command.HealthQuery:
+		health := command.Health{Database: c.database.promise()}
 		if err := c.engine.Ready(); err != nil {
-			return command.Health{Reason: err.Error()}, nil
+			health.Reason = err.Error()
 		}
-		return command.Health{}, nil
+		return health, nil
 	case command.StatsQuery:
 		stats := c.engine.Stats()
 		if c.remote != nil {
@@ -284,6 +286,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 			}
 		}
 		stats.Approvals = c.approvalStats(ctx)
+		stats.Cluster = c.database.cluster()
 		return stats, nil
 	default:
 		return nil, fmt.Errorf("lookup: unknown query %T", q)

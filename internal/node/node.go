@@ -199,6 +199,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
 	n.Commands.toolTimeout = c.Limits.ToolTimeoutDefault
 	n.Commands.circuits = n.outbound.Circuits
+	n.Commands.database.of(n.store, c.Cluster)
 	n.Commands.storage = newStorageShares(readUsage(n.store), log)
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
 	if c.Memory {
