@@ -246,27 +246,40 @@ func (r registryState) conflict(s *Spec) *actor.Refusal {
 		case !exists, r.byFile() && !r.ofFile(id):
 		case s.Code != "" && s.Code == id && r.owns(r.owner(id)):
 			return refuse("code", "code %s is the name of agent %s: delete that agent first, or choose another code", s.Code, id)
-		case s.Code != "" && s.Code == other.Code:
-			return refuse("code", "code %s belongs to agent %s", s.Code, id)
-		case s.Code != "" && (s.Code == id || s.Code == other.Name):
-			return refuse("code", "code %s is the name of agent %s", s.Code, id)
-		case other.Code != "" && (other.Code == s.ID || other.Code == s.Name):
-			return refuse("name", "%s is the code of agent %s", other.Code, id)
 		default:
 			for i := range s.Provides {
 				for k := range other.Provides {
-					switch a, b := &s.Provides[i], &other.Provides[k]; {
-					case a.Code != b.Code:
-					case !r.owns(r.owner(id)) && !(previous.declares(a) && a.alike(b)):
+					if a, b := &s.Provides[i], &other.Provides[k]; a.Code == b.Code && !r.owns(r.owner(id)) && !(previous.declares(a) && a.alike(b)) {
 						return refuse(providesField, "%s is a capability of agent %s, which belongs to another principal: choose another code, or have a key with scope admin make both its owners", a.Code, id)
-					case !a.alike(b):
-						return refuse(providesField, "capability %s: agent %s declares it otherwise; owners of one capability share its schemas, version and texts", a.Code, id)
 					}
 				}
+			}
+			if p := s.Contradiction(&other); p.Text != "" {
+				return refuse(p.Field, "%s", p.Text)
 			}
 		}
 	}
 	return nil
+}
+
+// Contradiction returns what the spec says otherwise than another one of the same owner; the zero Problem if nothing.
+func (s *Spec) Contradiction(other *Spec) Problem {
+	switch {
+	case s.Code != "" && s.Code == other.Code:
+		return Problem{Field: "code", Text: fmt.Sprintf("code %s belongs to agent %s", s.Code, other.ID)}
+	case s.Code != "" && (s.Code == other.ID || s.Code == other.Name):
+		return Problem{Field: "code", Text: fmt.Sprintf("code %s is the name of agent %s", s.Code, other.ID)}
+	case other.Code != "" && (other.Code == s.ID || other.Code == s.Name):
+		return Problem{Field: "name", Text: fmt.Sprintf("%s is the code of agent %s", other.Code, other.ID)}
+	}
+	for i := range s.Provides {
+		for k := range other.Provides {
+			if a, b := &s.Provides[i], &other.Provides[k]; a.Code == b.Code && !a.alike(b) {
+				return Problem{Field: providesField, Text: fmt.Sprintf("capability %s: agent %s declares it otherwise; owners of one capability share its schemas, version and texts", a.Code, other.ID)}
+			}
+		}
+	}
+	return Problem{}
 }
 
 // declares reports whether the spec has this capability, declared alike.

@@ -299,11 +299,26 @@ func (f *AgentFiles) checkReferences(program Program) {
 			}
 		}
 	}
+	f.checkContradictions()
 	f.checkWorkflows()
 	for _, cycle := range agents.CallCycles(specs) {
 		first, _, _ := strings.Cut(cycle, " ->")
 		i := slices.IndexFunc(f.Agents, func(a AgentFile) bool { return a.Spec.ID == first })
 		f.warn(f.Agents[i].Path, "agents", "possible call cycle: %s; the call that closes it is refused", cycle)
+	}
+}
+
+// checkContradictions adds a problem for each agent that takes the code of an earlier one, or declares a capability of
+// it otherwise: the registry would refuse it.
+func (f *AgentFiles) checkContradictions() {
+	for i := range f.Agents {
+		for k := range f.Agents[:i] {
+			a, earlier := &f.Agents[i], &f.Agents[k].Spec
+			if p := a.Spec.Contradiction(earlier); p.Text != "" && a.Spec.ID != earlier.ID {
+				f.Problems = append(f.Problems, FileProblem{File: a.Path, Field: p.Field, Text: p.Text})
+				break
+			}
+		}
 	}
 }
 
