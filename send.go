@@ -70,7 +70,7 @@ func (t *Turn) Pending() (correlations []string, err error) {
 		return nil, err
 	}
 	for _, p := range list.Tasks {
-		if p.Status != "timeout" {
+		if p.Status != "timeout" && p.Status != "cancelled" {
 			correlations = append(correlations, p.Task)
 		}
 	}

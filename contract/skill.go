@@ -97,18 +97,22 @@ type Task struct {
 	At           actor.Time
 	Timeout      actor.Duration
 	Late         bool // the asker no longer waits
+	Cancelled    bool // it is a reminder that does not come
 	Waits        actor.Hold
 }
 
 // Encode returns the task as JSON.
 func (t *Task) Encode() []byte {
 	status := "working"
-	if t.Late {
+	switch {
+	case t.Cancelled:
+		status = "cancelled"
+	case t.Late:
 		status = "timeout"
 	}
 	all := append([]member{{"status", quoted(status)}}, t.members()...)
 	all = append(all, member{"agent", quoted(t.Agent)}, member{"skill", quoted(t.Skill)}, member{"startTime", number(int64(t.At) / 1_000_000)})
-	if !t.Late {
+	if !t.Late && !t.Cancelled {
 		all = append(all, member{"timeout", number(t.Timeout.Milliseconds())})
 	}
 	return encodeMembers(append(all, waiting(t.Waits)...))
@@ -236,6 +240,17 @@ func SkillTimeout(c Correlation, after actor.Duration, waits actor.Hold) []byte 
 // Reminder returns the message of a reminder.
 func Reminder(c Correlation, text string) []byte {
 	return encodeMembers(append(append([]member{{"kind", quoted("reminder")}}, c.members()...), member{"status", quoted("completed")}, member{"text", quoted(text)}))
+}
+
+// CancelledReminder returns what is read of a reminder that does not come.
+func CancelledReminder(c Correlation, text string) []byte {
+	return encodeMembers(append(append([]member{{"kind", quoted("reminder")}}, c.members()...), member{"status", quoted("cancelled")}, member{"text", quoted(text)}))
+}
+
+// IsCancelledReminder reports whether a message is the result of CancelledReminder.
+func IsCancelledReminder(message []byte) bool {
+	var m struct{ Kind, Status string }
+	return json.Unmarshal(message, &m, json.MatchCaseInsensitiveNames(true)) == nil && m.Kind == "reminder" && m.Status == "cancelled"
 }
 
 // SkillWaiting returns the message for the asker of a call whose callee waits for the decision of a person. It

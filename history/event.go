@@ -90,6 +90,9 @@ func (k Kind) String() string {
 // Delivered is the What of the Admit of a run whose message is the outcome of a detached call.
 const Delivered = "delivered"
 
+// Cancelled is the What of the Late of a reminder that a client has cancelled.
+const Cancelled = "cancelled"
+
 // Reminder is the What of a Detach that nobody is asked by.
 const Reminder = "reminder"
 

@@ -31,6 +31,7 @@ const (
 	RoundsMax       = 8                // outcomes of detached calls that may follow from each other
 	detachedShare   = 16               // a callee may make one of so many calls that its asker has left
 	detachedTimeout = 60 * time.Second // of a detached call without a timeout
+	cancelledKept   = 10 * time.Minute // for which a cancelled reminder is listed
 	lateGrace       = 30 * time.Second // time after that of the callee in which its answer may arrive
 )
 
@@ -225,7 +226,9 @@ func (m mail) outcomeOf(id actor.CallID) []byte {
 	if late := j.Mail.LateTo(id); late != nil {
 		return late
 	}
-	if p := j.Mail.Row(id); p != nil {
+	if p := j.Mail.Row(id); p != nil && p.Cancelled {
+		return contract.CancelledReminder(correlation(p), actor.TextOf(p.Call.Parts))
+	} else if p != nil {
 		task := taskOf(p)
 		return task.Encode()
 	}
@@ -247,7 +250,7 @@ func (m mail) outcomeOf(id actor.CallID) []byte {
 }
 
 func taskOf(p *store.Pending) contract.Task {
-	return contract.Task{Correlation: correlation(p), Agent: p.Call.To.Agent, Skill: p.Skill, At: p.At, Timeout: p.Clock.Left, Late: p.Late && !p.Silent, Waits: p.Waits}
+	return contract.Task{Correlation: correlation(p), Agent: p.Call.To.Agent, Skill: p.Skill, At: p.At, Timeout: p.Clock.Left, Late: p.Late && !p.Silent && !p.Cancelled, Cancelled: p.Cancelled, Waits: p.Waits}
 }
 
 // listed returns the names as a list, or none in its place.
@@ -444,6 +447,30 @@ func (m mail) end(p *store.Pending, status actor.Status, what string, late []byt
 	c.record(m.act, store.Late{Call: p.Call.ID, At: c.now, Status: status, Response: late}, store.Shown{})
 	c.emit(history.Event{Kind: history.Late, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Peer: p.Call.To, What: what})
 	delete(m.act.rows, p.Call.ID)
+}
+
+// cancelReminder drops a reminder, and answers the signal of a client. It is not delivered once the signal is answered: the
+// record and the answer are in one step, and the answer leaves after it is durable. Another cancellation is
+// answered alike.
+func (m mail) cancelReminder(call *actor.Call) *actor.Refusal {
+	c, p := m.cell, m.act.journal.Mail.Row(call.Parent)
+	switch {
+	case p == nil:
+		switch outcome := m.outcomeOf(call.Parent); {
+		case outcome == nil:
+			return actor.RefuseNotFound(actor.WhatRun, "%s has no reminder %s", m.act.id, call.Parent)
+		case !contract.IsCancelledReminder(outcome):
+			return actor.Refuse(actor.Rejected, "task %s has its outcome and cannot be cancelled", call.Parent)
+		}
+	case !isReminder(p):
+		return actor.Refuse(actor.Rejected, "task %s is no reminder: cancel its run", call.Parent)
+	case !p.Cancelled:
+		row := *p
+		c.record(m.act, store.Late{Call: row.Call.ID, At: c.now, Response: contract.CancelledReminder(correlation(&row), actor.TextOf(row.Call.Parts)), Left: cancelledKept}, store.Shown{})
+		c.emit(history.Event{Kind: history.Late, Actor: m.act.id, Epoch: m.act.epoch, Call: row.Call.ID, Parent: row.Call.Parent, Peer: row.Call.To, What: history.Cancelled})
+	}
+	c.recordOutcome(m.act, call, &actor.Reply{Call: call.ID, Run: call.ID, Status: actor.Succeeded, Budget: call.Budget}, true)
+	return nil
 }
 
 // held records what the callee of a call waits for. It reports whether the actor has a row of the call. The wait

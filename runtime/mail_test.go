@@ -358,6 +358,60 @@ func TestReminderComesBack(t *testing.T) {
 }
 
 // The state of a call is read by its task, also the response that came too late to be delivered. Those of others are
+// A cancelled reminder does not come, over restarts too; it is readable, and cancelled as often as a client likes.
+func TestReminderIsCancelled(t *testing.T) {
+	n := newNode(t, 1, agent("a", usingFor(tools.Remind)), agent("p", usingFor(tools.AgentPoll)))
+	remind := func(text string, after time.Duration) actor.CallID {
+		id, err := actor.ParseCallID(n.pendingOf(n.send("a/s-1", fmt.Sprintf(`{"text":%q,"after":%d}`, text, after.Milliseconds())))[0].TaskID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	cancel := func(id actor.CallID) actor.Reply {
+		return n.replies[n.send("a/s-1", "", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpCancelReminder, id })]
+	}
+	early, _, dropped := remind("early", time.Second), remind("kept", time.Hour), remind("dropped", time.Hour)
+	n.advance(2 * time.Second)
+	if r := cancel(early); r.Refusal == nil || r.Refusal.Reason != actor.Rejected {
+		t.Errorf("a reminder that has come: %v", r.Refusal)
+	}
+	if r := cancel(dropped); r.Refusal != nil {
+		t.Fatal(r.Refusal)
+	}
+	if r := cancel(actor.NewCallID(1, 2, 3)); r.Refusal == nil || r.Refusal.Reason != actor.NotFound {
+		t.Errorf("an unknown reminder: %v", r.Refusal)
+	}
+	listed := func() (all []string) {
+		rows, _ := PendingCalls(n.cells[0], alice.Tenant, "")
+		for _, p := range rows {
+			all = append(all, fmt.Sprint(actor.TextOf(p.Call.Parts), " ", p.Cancelled))
+		}
+		return all
+	}
+	for range 2 {
+		n.restart(1)
+		if r := cancel(dropped); r.Refusal != nil {
+			t.Errorf("cancelled again: %v", r.Refusal)
+		}
+		if got := listed(); !slices.Equal(got, []string{"kept false", "dropped true"}) {
+			t.Errorf("listed %q", got)
+		}
+	}
+	n.advance(cancelledKept)
+	if got := listed(); !slices.Equal(got, []string{"kept false"}) {
+		t.Errorf("listed %q", got)
+	}
+	if r := cancel(dropped); r.Refusal != nil {
+		t.Errorf("cancelled once its row is gone: %v", r.Refusal)
+	}
+	if answer := (mail{n.cells[0], n.cells[0].actors.find(alice)}).outcomeOf(dropped); !strings.HasSuffix(string(answer), `,"status":"cancelled","text":"dropped"}`) {
+		t.Errorf("polled %s", answer)
+	}
+	n.advance(2 * time.Hour)
+	n.wantDelivered("reminder completed ", "reminder completed ") // early and kept
+}
+
 // not found.
 func TestPollReadsState(t *testing.T) {
 	polling := func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {

@@ -20,8 +20,14 @@ type received struct {
 
 // signal delivers a signal to its run, and answers it.
 func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
-	if call.Operation == signals.OpAppend {
+	switch call.Operation {
+	case signals.OpAppend:
 		transcripts{c}.appendMessage(act, call)
+		return
+	case signals.OpCancelReminder:
+		if refusal := (mail{c, act}).cancelReminder(call); refusal != nil {
+			c.refuse(act, call, refusal)
+		}
 		return
 	}
 	t := act.turn(call.Parent)

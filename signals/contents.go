@@ -19,7 +19,9 @@ const (
 	OpDecide     = actor.ReservedOperation + "decide"
 	OpGiveResult = actor.ReservedOperation + "result"
 	OpRetry      = actor.ReservedOperation + "retry"
-	OpAppend     = actor.ReservedOperation + "append" // to the transcript of the actor, whose content is the text; it needs no run
+	// OpCancelReminder cancels the reminder Call.Parent of the actor, and needs no run either.
+	OpCancelReminder = actor.ReservedOperation + "cancel"
+	OpAppend         = actor.ReservedOperation + "append" // to the transcript of the actor, whose content is the text; it needs no run
 )
 
 type (

@@ -54,6 +54,8 @@ const (
 	// A client of the channel protocol reads the messages of each event of its session, once and
 	// in order, over all its connections.
 	ClientSeesAll = "ClientSeesAll"
+	// An outcome that agent_poll has returned stays, and is the delivered one. A cancelled reminder does not come.
+	OutcomesStay = "OutcomesStay"
 	// A call of a client tool takes the result of one device, once, and its run is given that one.
 	DeviceOnce = "DeviceOnce"
 	// A model request of an external agent takes one outcome, and its run keeps that one.
@@ -64,7 +66,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, BreakerIsolates, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, ModelRequestEndsOnce, WorkflowStepOnce, HandoffKeepsContext, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, BreakerIsolates, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, OutcomesStay, ModelRequestEndsOnce, WorkflowStepOnce, HandoffKeepsContext, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -38,6 +38,7 @@ type AuditPremises struct {
 	NamespacesApart          int `premise:"bytes of a message reach a client, model or external agent of its namespace"`
 	ClientSeesAll            int `premise:"the messages of a client are compared with those of an undisturbed one"`
 	DeviceOnce               int `premise:"the result of a device is taken"`
+	OutcomesStay             int `premise:"a poll returns an outcome, or the cancellation of a reminder is acknowledged"`
 	ModelRequestEndsOnce     int `premise:"the outcome of a model request is acknowledged"`
 	WorkflowStepOnce         int `premise:"a workflow asks for a step of its second stage"`
 	HandoffKeepsContext      int `premise:"the owner of a step of the second stage is told what was said before"`

@@ -16,7 +16,7 @@ import (
 // In one of four simulations, scripts also make detached calls: "send agent[/key][@ms] {script}". The callee executes
 // the script. The outcome comes back as a message; its turn executes a short script that follows from
 // the outcome, and may make the call again: agents that answer each other for ever are bounded by the rounds. "remind ms"
-// has the agent send itself a message, "debate" asks two agents at once, and "poll" reads what is pending. In one of three of these simulations, outcomes that wait have one turn.
+// has the agent send itself a message, "debate" asks two agents at once, "read task" reads a task, and "poll" the last one that an answer of the turn names, or what is pending. In one of three of these simulations, outcomes that wait have one turn.
 
 // detachedCalls knows the detached calls of a simulation by their events.
 type detachedCalls struct {
@@ -104,6 +104,8 @@ func (o instruction) detachedTool() (tool string, input []byte) {
 	switch o.verb {
 	case "poll":
 		return tools.AgentPoll, []byte("{}")
+	case "read":
+		return tools.AgentPoll, invariant.Must(json.Marshal(map[string]any{"taskId": o.name}))
 	case "remind":
 		return tools.Remind, invariant.Must(json.Marshal(map[string]any{"text": "water the plants", "after": o.ms}))
 	case "debate":
@@ -130,24 +132,25 @@ func (o instruction) detachedAsk() actor.Ask {
 func scriptOf(message string) string {
 	var in struct {
 		Kind  string `json:"kind"`
+		Task  string `json:"taskId"`
 		Input struct {
 			Script string `json:"script"`
 			Topic  string `json:"topic"`
 		} `json:"input"`
 	}
 	switch {
-	case strings.HasPrefix(message, `{"kind":"reminder"`):
-		return "sleep 10; say reminded"
-	case !strings.HasPrefix(message, `{"kind":"skill_`):
+	case !strings.HasPrefix(message, `{"kind":"reminder"`) && !strings.HasPrefix(message, `{"kind":"skill_`):
 		return message
 	case json.Unmarshal([]byte(message), &in) != nil:
 		return "fail"
+	case in.Kind == "reminder":
+		return "read " + in.Task + "; sleep 10; poll; say reminded"
 	case in.Kind == "skill_invocation":
 		return in.Input.Script + in.Input.Topic
 	case strings.Contains(message, sendAgain):
-		return "send bo {say " + sendAgain + "}; say heard"
+		return "send bo {say " + sendAgain + "}; read " + in.Task + "; say heard"
 	}
-	return "sleep 20; say heard"
+	return "all read " + in.Task + " | poll; sleep 20; poll; say heard"
 }
 
 // explainDelivered checks the first event of a run whose message is an outcome.

@@ -31,6 +31,8 @@
 //	exchange.go    calls to models and external agents  client.go        clients and their requests
 //	conversation.go  several messages to one actor      approvals.go     declared tools, and people who decide
 //	detached.go    calls whose outcomes come back
+//	reminder_cancels.go reminders that a client cancels
+//	poll_judge.go  outcomes that agents read
 //	workflow.go    workflows of an orchestrator, each step of which is asked once
 //	audit.go       checks at the end of a run           shrink.go        shorter runs that fail alike
 //	*_judge.go     checks of each step, one noun a file

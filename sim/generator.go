@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -67,6 +68,13 @@ func (d generator) script(levels int, self string) script {
 			st = append(st, d.instruction(levels, self))
 		}
 		s = append(s, st)
+	}
+	if slices.ContainsFunc(s, func(st scriptStep) bool {
+		return slices.ContainsFunc(st, func(o instruction) bool { return o.verb == "send" || o.verb == "remind" || o.verb == "debate" })
+	}) {
+		for range w.entropy.Int(3) {
+			s = append(s, scriptStep{{verb: "sleep", ms: 1 + w.entropy.Int(3000)}}, scriptStep{{verb: "poll"}})
+		}
 	}
 	switch w.entropy.Int(24) {
 	case 21: // more steps than some limits allow

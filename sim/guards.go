@@ -158,6 +158,8 @@ var guards = []Guard{
 	{Mutant: "last-outcome-first", Spec: specs.DeliveredInOrder},
 	{Mutant: "pending-not-rearmed", Spec: specs.EveryPendingEnds},
 	{Mutant: "detached-call-expires-early", Spec: specs.ExpireOnlyWhenDue},
+	{Mutant: "poll-answers-with-another", Spec: OutcomesStay},
+	{Mutant: "cancelled-reminder-comes", Spec: specs.OneOutcomePerCorrelation},
 	{Mutant: "forged-return-accepted", Spec: CellNeverPanics},
 }
 

@@ -77,7 +77,7 @@ func (o instruction) String() string {
 		return o.verb + " " + strconv.Itoa(o.ms)
 	case "work", "once", "use":
 		return o.verb + " " + o.name + " " + strconv.Itoa(o.ms)
-	case "tool", "say":
+	case "tool", "say", "read":
 		return o.verb + " " + o.name
 	}
 	return o.verb
@@ -149,7 +149,7 @@ func parseInstruction(text string) (o instruction, err error) {
 		name, ms, _ := strings.Cut(rest, " ")
 		o.name = name
 		o.ms, err = strconv.Atoi(ms)
-	case "tool", "say":
+	case "tool", "say", "read":
 		o.name = rest
 	case "fail", "panic", "poison", "poll":
 	default:
@@ -178,6 +178,31 @@ type scriptTurn struct {
 	refusals    []string
 	paddingKiB  int
 	invalidAsks []actor.Ask // outstanding invalid asks; nil: none
+	task        string      // last one that an answer names, which poll reads; "" has it read all that are pending
+}
+
+// note keeps what a script needs of an answer.
+func (p *scriptTurn) note(parts []actor.Part, refusal *actor.Refusal) {
+	if refusal != nil {
+		p.refusals = append(p.refusals, refusal.Reason.String())
+	}
+	text := actor.TextOf(parts)
+	if _, id, ok := strings.Cut(text[max(0, strings.LastIndex(text, taskMember)):], taskMember); ok && len(id) > taskBytes {
+		p.task = id[:taskBytes]
+	}
+}
+
+const (
+	taskMember = `"taskId":"`
+	taskBytes  = 36
+)
+
+// selected returns the instruction with the task that it reads.
+func (p *scriptTurn) selected(o instruction) instruction {
+	if o.verb == "poll" && p.task != "" {
+		return instruction{verb: "read", name: p.task}
+	}
+	return o
 }
 
 // Stop implements actor.Turn.
@@ -189,9 +214,7 @@ func (p *scriptTurn) Next(answers []actor.Answer) (actor.Action, error) {
 		return actor.Action{}, actor.Refuse(actor.Invalid, "%v", p.err)
 	}
 	for _, a := range answers {
-		if a.Refusal != nil {
-			p.refusals = append(p.refusals, a.Refusal.Reason.String())
-		}
+		p.note(a.Parts, a.Refusal)
 	}
 	if p.invalidAsks != nil {
 		if err := checkAllRefused(p.invalidAsks, answers); err != nil {
@@ -220,7 +243,7 @@ func (p *scriptTurn) Next(answers []actor.Answer) (actor.Action, error) {
 		default:
 			asks := make([]actor.Ask, len(st))
 			for i, o := range st {
-				asks[i] = o.ask()
+				asks[i] = p.selected(o).ask()
 			}
 			return actor.Action{Asks: asks}, nil
 		}
@@ -252,9 +275,7 @@ func pureScriptAgent(_ agents.Config, state agents.State) (agents.Action, error)
 	p := scriptTurn{agent: state.Request.Call.To.Agent, script: s, err: err}
 	for _, answers := range state.Answers {
 		for _, a := range answers {
-			if a.Refusal != nil {
-				p.refusals = append(p.refusals, a.Refusal.Reason.String())
-			}
+			p.note(a.Parts, a.Refusal)
 		}
 	}
 	if len(state.Continuation) > 0 {
@@ -294,19 +315,18 @@ func blockingScriptAgent(t *agents.Turn) (string, error) {
 			panic("scripted panic") // ends the turn, not the cell
 		default:
 			if len(st) == 1 {
-				if r := (*actor.Refusal)(nil); errors.As(st[0].perform(t), &r) {
-					p.refusals = append(p.refusals, r.Reason.String())
-				}
+				result, err := p.selected(st[0]).perform(t)
+				var refusal *actor.Refusal
+				errors.As(err, &refusal)
+				p.note(actor.Text(string(result)), refusal)
 				continue
 			}
 			asks := make([]actor.Ask, len(st))
 			for i, o := range st {
-				asks[i] = o.ask()
+				asks[i] = p.selected(o).ask()
 			}
 			for _, a := range t.All(asks...) {
-				if a.Refusal != nil {
-					p.refusals = append(p.refusals, a.Refusal.Reason.String())
-				}
+				p.note(a.Parts, a.Refusal)
 			}
 		}
 	}
@@ -317,14 +337,14 @@ func blockingScriptAgent(t *agents.Turn) (string, error) {
 }
 
 // perform executes one instruction and waits for its answer.
-func (o instruction) perform(t *agents.Turn) (err error) {
+func (o instruction) perform(t *agents.Turn) (result []byte, err error) {
 	d := actor.Duration(o.ms) * time.Millisecond
 	switch o.verb {
 	case "call":
 		_, err = t.Call(o.name, o.script, agents.Within(d), agents.Operation(actor.HandleMessageFull))
-	case "send", "debate", "poll", "remind":
+	case "send", "debate", "poll", "read", "remind":
 		ask := o.detachedAsk()
-		_, err = t.Tool(ask.Name, ask.Parts[0].Bytes)
+		result, err = t.Tool(ask.Name, ask.Parts[0].Bytes)
 	case "sleep":
 		err = t.Sleep(d)
 	case "wait":
@@ -340,7 +360,7 @@ func (o instruction) perform(t *agents.Turn) (err error) {
 	case "bad":
 		_, err = t.Tool(postTool, []byte(o.invalidPostInput()))
 	}
-	return err
+	return result, err
 }
 
 // injectedPanic is the panic value used by the simulation's own agents and faults.
@@ -360,7 +380,7 @@ func (o instruction) ask() actor.Ask {
 	switch o.verb {
 	case "call":
 		return actor.Ask{Kind: actor.AskCall, Name: o.name, Parts: actor.Text(o.script), Timeout: d}
-	case "send", "debate", "poll", "remind":
+	case "send", "debate", "poll", "read", "remind":
 		return o.detachedAsk()
 	case "sleep":
 		return actor.Ask{Kind: actor.AskSleep, Timeout: d}

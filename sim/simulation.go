@@ -125,6 +125,7 @@ type Simulation struct {
 	active           activeJudge
 	approvals        *approvals
 	detached         detachedCalls
+	cancels          reminderCancels
 	retention        *retention // nil: the log is not cut, and no session is deleted
 	eventJudge       *eventJudge
 	durabilityJudge  *durabilityJudge
@@ -173,6 +174,7 @@ func New(o Options) *Simulation {
 	w.eventJudge, w.durabilityJudge, w.loadJudge = newEventJudge(w), newDurabilityJudge(w), newLoadJudge(w)
 	w.approvals = newApprovals(w)
 	w.detached = detachedCalls{calls: map[actor.CallID]bool{}, runs: map[actor.CallID]bool{}}
+	w.cancels = reminderCancels{w, map[actor.CallID]bool{}}
 	w.transcripts, w.active = newTranscriptJudge(w), activeJudge{w, map[actor.Address]map[actor.CallID]actor.ID{}}
 	for f, dose := range o.Doses {
 		w.doses[f] = dose
@@ -448,6 +450,7 @@ func (w *Simulation) observe(events ...history.Event) {
 		w.countLoadEffect(e)
 		w.checkAsk(e)
 		w.detached.event(e)
+		w.cancels.event(e)
 		w.moveBetweenLaps(e)
 		if w.rule != nil {
 			if spec := w.rule(w.now.Sub(Origin), e); spec != "" {
@@ -634,6 +637,9 @@ func (w *Simulation) finishWhenIdle() {
 		w.retention.judge.check(w.nodes[0])
 	}
 	w.sockets.audit()
+	if w.violation == nil {
+		pollJudge{w, map[string]string{}, map[string]string{}}.check()
+	}
 	if w.violation == nil && w.auditEnabled() {
 		w.audit()
 	}

@@ -115,12 +115,15 @@ func (d detachedCalls) settle(k *detachedCall, e *history.Event) {
 
 // over handles the end of a call without a message.
 func (d detachedCalls) over(k *detachedCall, e *history.Event) {
-	if k.state == detachedPending && e.What != "discarded" || k.state == detachedOver {
+	cancelled := e.What == history.Cancelled && k.reminder // its row stays for a while
+	if k.state == detachedPending && e.What != "discarded" && !cancelled || k.state == detachedOver || cancelled && k.state != detachedPending {
 		d.checker.fail(EveryPendingEnds, "%s drops the detached call %s to %s without an outcome: %s", k.actor.id, k.id, k.to, e.What)
 		return
 	}
 	next := *k
-	next.state = detachedOver
+	if next.state = detachedOver; cancelled {
+		next.state = detachedSettled
+	}
 	d.set(k, next)
 }
 

@@ -75,6 +75,17 @@ func TestDetachedCallsAreJudged(t *testing.T) {
 		{"dropped without an outcome", EveryPendingEnds, func(t *historyBuilder) {
 			t.steps = slices.Insert(t.steps, 4, newHistory().step("n1", 1, lateAnswer(child, "expired")).steps[0])
 		}},
+		{"cancelled and no reminder", EveryPendingEnds, func(t *historyBuilder) {
+			t.steps = slices.Insert(t.steps, 4, newHistory().step("n1", 1, lateAnswer(child, history.Cancelled)).steps[0])
+		}},
+		{"a reminder cancelled after its outcome", EveryPendingEnds, func(t *historyBuilder) {
+			t.nth(history.Detach, 0).What = history.Reminder
+			t.steps = append(t.steps, newHistory().step("n1", 2, lateAnswer(child, history.Cancelled)).steps[0])
+		}},
+		{"a reminder delivered after its cancellation", OneOutcomePerCorrelation, func(t *historyBuilder) {
+			t.nth(history.Detach, 0).What = history.Reminder
+			t.steps = slices.Insert(t.steps, 4, newHistory().step("n1", 1, lateAnswer(child, history.Cancelled)).steps[0])
+		}},
 		{"dropped twice", EveryPendingEnds, func(t *historyBuilder) { t.steps = slices.Insert(t.steps, len(t.steps)-1, t.steps[len(t.steps)-2]) }},
 		{"not sent again", EveryPendingEnds, func(t *historyBuilder) { t.drop(history.Send, 0) }},
 		{"pending at the end", EveryPendingEnds, func(t *historyBuilder) { t.steps = t.steps[:4] }},

@@ -310,6 +310,7 @@ func (w *encoder) record(record Record) {
 		w.time(r.At)
 		w.Uint(uint64(r.Status))
 		w.Bytes(r.Response)
+		w.Int(int64(r.Left))
 	case Buried:
 		w.Uint(tagBuried)
 		w.buried(r)
@@ -374,7 +375,7 @@ func (r decoder) record() Record {
 	case tagNoticed:
 		return Noticed{r.CallID(), r.time(), r.Uint(), r.Hold()}
 	case tagLate:
-		return Late{r.CallID(), r.time(), actor.Status(r.UintMax(uint64(actor.Failed), "status")), r.Bytes(lateBytesMax)}
+		return Late{r.CallID(), r.time(), actor.Status(r.UintMax(uint64(actor.Failed), "status")), r.Bytes(lateBytesMax), actor.Duration(r.Int())}
 	case tagBuried:
 		return r.buried()
 	case tagSnapshot:

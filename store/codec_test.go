@@ -197,7 +197,7 @@ func drawJournal(t *rapid.T) Journal {
 }
 
 func drawPending(t *rapid.T) Pending {
-	return Pending{Call: drawCall(t, drawID(t)), Tool: drawName(t), Skill: drawName(t), Client: drawName(t), At: drawTime(t), Clock: drawClock(t), Reserve: 5, Waits: drawHold(t), Holds: 6, Late: rapid.Bool().Draw(t, "late")}
+	return Pending{Call: drawCall(t, drawID(t)), Tool: drawName(t), Skill: drawName(t), Client: drawName(t), At: drawTime(t), Clock: drawClock(t), Reserve: 5, Waits: drawHold(t), Holds: 6, Late: rapid.Bool().Draw(t, "late"), Cancelled: rapid.Bool().Draw(t, "cancelled")}
 }
 
 func drawMessage(t *rapid.T, parts []actor.Part) actor.ChatMessage {
@@ -269,7 +269,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 	case tagNoticed:
 		return Noticed{run, at, 5, drawHold(t)}
 	case tagLate:
-		return Late{run, at, actor.Partial, []byte(drawName(t))}
+		return Late{run, at, actor.Partial, []byte(drawName(t)), 9}
 	default:
 		j := drawJournal(t)
 		return Snapshot{Journal: EncodeJournal(&j), Pages: rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 1, 9), 1, 3).Draw(t, "pages")}

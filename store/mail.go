@@ -34,7 +34,8 @@ const (
 // Pending is a detached call without an outcome, or one whose answer is late.
 //
 //	Detached ─▶ pending ─▶ Settled (answer, failure)
-//	                   └──▶ Settled (time-out) ─▶ late ─▶ Late
+//	                   ├──▶ Settled (time-out) ─▶ late ─▶ Late
+//	                   └──▶ Late (a reminder is cancelled) ─▶ late ─▶ Late
 //
 // An outcome ends the wait of the asker once: Settled and the acceptance of the run with the message
 // are in one step, and a second Settled is invalid. A call that has timed out stays until its
@@ -51,6 +52,8 @@ type Pending struct {
 	Holds   uint64      // highest N of a Noticed record
 	Late    bool        // it has timed out, or is silent
 	Silent  bool        // its asker does not want the outcome
+	// Cancelled reports that it is a reminder which a client has cancelled. Late is set too.
+	Cancelled bool
 }
 
 // Row returns the row of a detached call, or nil.
@@ -108,10 +111,17 @@ func (m *Mail) wait(r Noticed) error {
 
 // end drops a row without an outcome.
 func (m *Mail) end(r Late) error {
-	if m.Row(r.Call) == nil {
+	row := m.Row(r.Call)
+	switch {
+	case row == nil:
 		return fmt.Errorf("detached call %s has no row", r.Call)
+	case r.Left == 0:
+		m.drop(r.Call)
+	case row.Late || r.Left < 0:
+		return fmt.Errorf("detached call %s is not pending, or %v remain", r.Call, r.Left)
+	default:
+		row.Late, row.Cancelled, row.Clock = true, true, actor.NewClock(r.At, r.Left)
 	}
-	m.drop(r.Call)
 	if len(r.Response) > 0 {
 		m.keep(LateResponse{r.Call, r.Response})
 	}
@@ -207,11 +217,12 @@ func (w *encoder) pending(p *Pending) {
 	w.Uint(p.Holds)
 	w.Bool(p.Late)
 	w.Bool(p.Silent)
+	w.Bool(p.Cancelled)
 }
 
 func (r decoder) pending() Pending {
 	return Pending{Call: r.Call(), Tool: r.String(actor.TextBytesMax), Skill: r.String(actor.TextBytesMax), Client: r.String(actor.TextBytesMax), At: r.time(), Clock: r.clock(),
-		Reserve: r.uint32("reserve"), Waits: r.Hold(), Holds: r.Uint(), Late: r.Bool(), Silent: r.Bool()}
+		Reserve: r.uint32("reserve"), Waits: r.Hold(), Holds: r.Uint(), Late: r.Bool(), Silent: r.Bool(), Cancelled: r.Bool()}
 }
 
 func (w *encoder) mail(m *Mail) {

@@ -159,7 +159,7 @@ type Noticed struct {
 	For  actor.Hold
 }
 
-// Late ends a detached call that has timed out, or whose session is deleted. Nothing is delivered. The response
+// Late ends a detached call that has timed out, a reminder that is cancelled, or one whose session is deleted. Nothing is delivered. The response
 // can be read: see Mail.Late.
 type Late struct {
 	Call   actor.CallID
@@ -167,6 +167,9 @@ type Late struct {
 	Status actor.Status // of the late answer; 0 if there is none
 	// Response is the message that the late answer would have been; empty if there is none.
 	Response []byte
+	// Left is the time for which the row of a cancelled reminder stays, so that lists show what became of it; 0 drops
+	// the row.
+	Left actor.Duration
 }
 
 // Snapshot is the fold of all earlier records of the actor. It has no entry number

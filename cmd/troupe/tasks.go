@@ -12,14 +12,13 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/tools"
 )
 
 // TasksCmd groups the commands about detached calls.
 type TasksCmd struct {
 	List   TasksListCmd   `cmd:"" help:"List the detached calls that are pending, and those whose answers are late."`
 	Show   TasksShowCmd   `cmd:"" help:"Show a detached call and its response."`
-	Cancel TasksCancelCmd `cmd:"" help:"Cancel a detached call: its asker gets the failure."`
+	Cancel TasksCancelCmd `cmd:"" help:"Cancel a detached call, whose asker gets the failure, or a reminder."`
 }
 
 // TasksListCmd lists detached calls.
@@ -153,12 +152,16 @@ func resolveTask(flags *UserFlags, text string) (id actor.CallID, err error) {
 	return id, fmt.Errorf("%s is the beginning of %d pending tasks; write more of the ID (see: %s)", text, len(found), list)
 }
 
-// TasksCancelCmd cancels a detached call.
-type TasksCancelCmd struct{ RunsCancelCmd }
+// TasksCancelCmd cancels a detached call or a reminder.
+type TasksCancelCmd struct {
+	UserFlags
+	ID   string `arg:"" help:"ID of the task, or the beginning of one that is pending."`
+	JSON bool   `help:"Print the JSON response of the server."`
+}
 
 // Help returns the text shown below the flags.
 func (TasksCancelCmd) Help() string {
-	return "Cancels the run of the agent that was asked, which has the ID of the task. A task that has ended stays as it is, and a\nreminder is dropped with its session only: exit code 1.\n\nExamples:\n  troupe tasks cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	return "Cancels the run of the agent that was asked, which has the ID of the task, or drops a reminder, which does not come then. A\ntask that has ended stays as it is: exit code 1.\n\nExamples:\n  troupe tasks cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
 // Run executes the command.
@@ -167,18 +170,28 @@ func (c *TasksCancelCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	if err = c.cancel(s, id); err == nil {
-		return nil
+	_, body, err := c.client().post("/v1/tasks/"+id.String()+":cancel", struct{}{})
+	if err != nil {
+		return err
 	}
-	body, unknown := c.client().get("/v1/tasks/" + id.String())
 	var out struct {
-		Session string `json:"session_id"`
-		Pending struct {
-			Skill string `json:"skill"`
-		} `json:"pending"`
+		Status string `json:"status"`
 	}
-	if unknown == nil && json.Unmarshal(body, &out) == nil && out.Pending.Skill == tools.Remind {
-		return fmt.Errorf("task %s is a reminder, which is dropped with its session only: %s", id, c.hint("sessions delete", []string{out.Session}))
+	if err := json.Unmarshal(body, &out); err != nil {
+		return err
+	}
+	cancelled := out.Status == "cancelled"
+	see := c.hint("tasks show", []string{id.String()})
+	switch {
+	case c.JSON:
+		err = printJSON(s.out, body)
+	case cancelled:
+		_, err = fmt.Fprintf(s.err, "task %s is cancelled; to see it:\n  %s\n", id, see)
+	default:
+		_, err = fmt.Fprintf(s.err, "troupe: task %s is %s and cannot be cancelled; to see it:\n  %s\n", id, out.Status, see)
+	}
+	if err == nil && !cancelled {
+		return exitCode(exitFailed)
 	}
 	return err
 }

@@ -19,10 +19,10 @@ func (s *server) program(want int, args ...string) string {
 	return out + stderr
 }
 
-// A reminder is shown, and who cancels it is told how it is dropped. A call whose outcome is not delivered is not late.
+// A reminder is shown and cancelled, also twice. A call whose outcome is not delivered is not late.
 func TestRemindersAndSilentCallsAreTasks(t *testing.T) {
 	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
-	s.putAgent(`{"name":"asker","tools":["agent_call","remind"]}`)
+	s.putAgent(`{"name":"asker","tools":["agent_call","remind","agent_poll"]}`)
 	row := func(skill string) []string {
 		for line := range strings.Lines(s.program(0, "tasks", "list")) {
 			if f := strings.Fields(line); len(f) > 4 && f[4] == skill {
@@ -37,8 +37,19 @@ func TestRemindersAndSilentCallsAreTasks(t *testing.T) {
 	if out := s.program(0, "tasks", "show", task); !strings.Contains(out, `"status": "pending"`) || !strings.Contains(out, `"session_id": "s-1"`) {
 		t.Errorf("tasks show: %s", out)
 	}
-	if out := s.program(1, "tasks", "cancel", task); !strings.Contains(out, "is a reminder") || !strings.Contains(out, "troupe sessions delete s-1") {
-		t.Errorf("tasks cancel: %s", out)
+	for range 2 {
+		if out := s.program(0, "tasks", "cancel", task[:9]); !strings.Contains(out, "task "+task+" is cancelled") {
+			t.Errorf("tasks cancel: %s", out)
+		}
+	}
+	if out := s.program(0, "tasks", "show", task); !strings.Contains(out, `"status": "cancelled"`) {
+		t.Errorf("tasks show of a cancelled reminder: %s", out)
+	}
+	if f := row("remind"); f[1] != "cancelled" {
+		t.Errorf("tasks list: %q", f)
+	}
+	if out := s.program(0, "call", "asker", "use agent_poll {\"taskId\":\""+task+"\"}", "--session", "s-1"); !strings.Contains(out, `"status":"cancelled","text":"Look."`) {
+		t.Errorf("agent_poll: %s", out)
 	}
 	s.program(0, "call", "asker", "use agent_call {\"agent\":\"coordinator\",\"skill\":\"look\",\"timeoutSeconds\":0}\nsay done", "--session", "s-2")
 	if f := row("look"); f[1] != "working" || f[len(f)-1] != "-" {

@@ -129,6 +129,7 @@ var routeRights = []routeRight{
 	{"GET /v1/schedules", "see runs", "/v1/schedules", "", 200, own},
 	{"GET /v1/tasks", "see runs", "/v1/tasks", "", 200, own},
 	{"GET /v1/tasks/{id}", "see runs", "/v1/tasks/{run}", "", 200, noRun},
+	{"POST /v1/tasks/{id}:cancel", "cancel", "/v1/tasks/{run}:cancel", "", 200, noRun},
 	{"GET /v1/memory", "see memory", "/v1/memory", "", 200, own},
 	{"POST /v1/memory", "change memory", "/v1/memory", `{"entity":"a","content":"b"}`, 200, own},
 	{"POST /v1/memory/forget", "change memory", "/v1/memory/forget", `{"entity":"kept","reason":"b"}`, 200, own},

@@ -35,6 +35,7 @@
 //	GET             /v1/schedules
 //	GET             /v1/tasks
 //	GET             /v1/tasks/{id}
+//	POST            /v1/tasks/{id}:cancel
 //	GET POST        /v1/sessions/{id}/messages
 //	GET POST        /v1/memory
 //	POST            /v1/memory/forget

@@ -103,6 +103,7 @@ func (s *Server) routes() []route {
 		{get, "/v1/schedules", read, user, scheduleRoutes{s}.list},
 		{get, "/v1/tasks", read, user, taskRoutes{s}.list},
 		{get, "/v1/tasks/{id}", read, user, taskRoutes{s}.get},
+		{post, "/v1/tasks/{id}:cancel", call, user, taskRoutes{s}.cancel},
 		{get, "/v1/sessions/{id}/messages", scopeReadOrRun, []string{"limit", "before", "agent", "agent_id", userParam}, sessionRoutes{s}.getMessages},
 		{post, "/v1/sessions/{id}/messages", operator, user, sessionRoutes{s}.appendMessage},
 

@@ -5,7 +5,6 @@ package gateway
 import (
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -14,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -31,7 +31,7 @@ type taskView struct {
 	Session string `json:"session_id"`
 	Start   int64  `json:"startTime"`        // in ms since 1970
 	Timeout int64  `json:"timeout,omitzero"` // in ms; absent if nobody waits
-	Status  string `json:"status"`           // pending, waiting for a person, working if the outcome is not delivered, or late
+	Status  string `json:"status"`           // pending, waiting for a person, working if the outcome is not delivered, late, or cancelled
 	Waits   *struct {
 		For string `json:"for"`
 		ID  string `json:"id,omitzero"`
@@ -42,6 +42,8 @@ func newTaskView(t *command.Task) taskView {
 	v := taskView{Agent: t.Callee.Agent, Skill: t.Skill, Task: t.Call.String(), Client: t.Client, Asker: t.Asker.Agent, Session: t.Asker.Key,
 		Start: int64(t.At) / int64(time.Millisecond), Timeout: t.Left.Milliseconds(), Status: "pending"}
 	switch {
+	case t.Cancelled:
+		v.Status, v.Timeout = "cancelled", 0
 	case t.Silent:
 		v.Status, v.Timeout = "working", 0
 	case t.Late:
@@ -148,6 +150,49 @@ func (s taskRoutes) get(ctx *fasthttp.RequestCtx) {
 	respondJSON(ctx, http.StatusOK, out)
 }
 
+// cancel cancels a task, and everything it waits for. It is idempotent: one that has ended keeps its outcome.
+func (s taskRoutes) cancel(ctx *fasthttp.RequestCtx) {
+	id, p := pathRunID(ctx)
+	if p == nil {
+		p = requireEmptyBody(ctx)
+	}
+	var r *client.Request
+	if p == nil {
+		r, p = requestOf(ctx, "POST /v1/tasks/{id}:cancel "+id.String(), nil)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	by := callerOf(ctx)
+	waitCtx := s.server.newClientContext(ctx, cancelTimeout)
+	status, err := clientOf(s.server, &by).CancelTask(waitCtx, id, r)
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	out := struct {
+		Task   string `json:"taskId"`
+		Status string `json:"status"`
+	}{id.String(), "working"}
+	code := http.StatusOK
+	switch {
+	case status == runs.Cancelled:
+		out.Status = "cancelled"
+	case status == runs.Done:
+		out.Status = "completed"
+	case status.Ended():
+		out.Status = "error"
+	default:
+		code = http.StatusAccepted // it ends once its agent reacts
+	}
+	switch {
+	case respondAborted(ctx, cause):
+	case err != nil:
+		s.server.respondError(ctx, err)
+	default:
+		respondJSON(ctx, code, out)
+	}
+}
+
 // taskResponse is the JSON form of a task.
 type taskResponse struct {
 	Task      string         `json:"taskId"`
@@ -162,12 +207,13 @@ type taskResponse struct {
 
 // pending returns what the list of tasks has of one; nil if nothing.
 func (s taskRoutes) pending(by caller, id actor.CallID) *taskView {
-	found, err := lookup(s.server, by, command.TasksQuery{})
-	i := slices.IndexFunc(found.All, func(t command.Task) bool { return t.Call == id })
-	if err != nil || i < 0 {
+	reading := s.server.newTimeout(readTimeout)
+	defer reading.stop()
+	task, found, err := clientOf(s.server, &by).Task(reading, id)
+	if err != nil || !found {
 		return nil
 	}
-	view := newTaskView(&found.All[i])
+	view := newTaskView(&task)
 	return &view
 }
 

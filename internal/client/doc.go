@@ -16,6 +16,7 @@
 //	limited.go    what a client that is limited to agents may see and change
 //	memory.go     what agents remember: changes and questions
 //	messages.go   messages that begin a run, and those that do not
+//	tasks.go      calls without waiting and reminders: one that is pending, cancellation
 //	runs.go       signals to runs, retries of parked runs, cancellation, the end of a run
 //	partial.go    what a run had produced when its time ran out
 //	sessions.go   deletion of sessions

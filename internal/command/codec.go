@@ -193,6 +193,7 @@ func (e *encoder) query(q Query) {
 	case TasksQuery:
 		e.Uint(tagTasks)
 		e.String(q.Session)
+		e.CallID(q.Call)
 	case SchedulesQuery:
 		e.Uint(tagSchedules)
 	case ToolsQuery:
@@ -288,7 +289,7 @@ func (d *decoder) query() Query {
 	case tagDeviceCalls:
 		return DeviceCallsQuery{d.text()}
 	case tagTasks:
-		return TasksQuery{d.text()}
+		return TasksQuery{d.text(), d.CallID()}
 	case tagSchedules:
 		return SchedulesQuery{}
 	case tagTools:

@@ -9,9 +9,12 @@ const TasksMax = 1000
 
 type (
 	// TasksQuery asks for the detached calls of the agents of a session, or with "" of all sessions of the
-	// principal's namespace, that are pending, or whose answers are late. It is refused while the node is
-	// loading its open runs.
-	TasksQuery struct{ Session string }
+	// principal's namespace, that are pending, or whose answers are late, or for the one Call, if it is not zero. It is
+	// refused while the node is loading its open runs.
+	TasksQuery struct {
+		Session string
+		Call    actor.CallID
+	}
 	// Tasks lists them in the order in which they were made.
 	Tasks struct {
 		All  []Task
@@ -19,19 +22,23 @@ type (
 	}
 	// Task is a detached call.
 	Task struct {
-		Call   actor.CallID // the correlation, and the run of the callee
-		Asker  actor.ID
-		Callee actor.ID
-		Skill  string
-		Client string         // correlation that the asker has given as its own
-		At     actor.Time     // when it was made
-		Left   actor.Duration // for which the asker waits, from then on
-		Late   bool           // the asker no longer waits, or never did
-		Silent bool           // it never did: the outcome is not delivered
-		Waits  string         // what the callee waits for, such as approval; "": nothing
-		Until  string         // ID of the approval, or name of the signal, for which it waits
+		Call      actor.CallID // the correlation, and the run of the callee
+		Asker     actor.ID
+		Callee    actor.ID
+		Skill     string
+		Client    string         // correlation that the asker has given as its own
+		At        actor.Time     // when it was made
+		Left      actor.Duration // for which the asker waits, from then on
+		Late      bool           // the asker no longer waits, or never did
+		Silent    bool           // it never did: the outcome is not delivered
+		Cancelled bool           // it is a reminder that a client has cancelled
+		Waits     string         // what the callee waits for, such as approval; "": nothing
+		Until     string         // ID of the approval, or name of the signal, for which it waits
 	}
 )
+
+// IsReminder reports whether the task is a message of an agent to itself.
+func (t *Task) IsReminder() bool { return t.Callee == t.Asker }
 
 func (TasksQuery) query()        {}
 func (TasksQuery) returns(Tasks) {}
@@ -47,10 +54,11 @@ func (e *encoder) task(t *Task) {
 	e.Int(int64(t.Left))
 	e.Bool(t.Late)
 	e.Bool(t.Silent)
+	e.Bool(t.Cancelled)
 	e.String(t.Waits)
 	e.String(t.Until)
 }
 
 func (d *decoder) task() Task {
-	return Task{d.CallID(), d.ID(), d.ID(), d.text(), d.text(), d.time(), actor.Duration(d.Int()), d.Bool(), d.Bool(), d.text(), d.text()}
+	return Task{d.CallID(), d.ID(), d.ID(), d.text(), d.text(), d.time(), actor.Duration(d.Int()), d.Bool(), d.Bool(), d.Bool(), d.text(), d.text()}
 }

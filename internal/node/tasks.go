@@ -22,7 +22,10 @@ func (c *Commands) tasks(ctx context.Context, by *actor.Principal, q command.Tas
 	}
 	for i := range pending {
 		p := &pending[i]
-		task := command.Task{Call: p.Call.ID, Asker: p.Asker, Callee: p.Call.To, Skill: p.Skill, Client: p.Client, At: p.At, Left: p.Clock.Left, Late: p.Late, Silent: p.Silent}
+		if !q.Call.IsZero() && p.Call.ID != q.Call {
+			continue
+		}
+		task := command.Task{Call: p.Call.ID, Asker: p.Asker, Callee: p.Call.To, Skill: p.Skill, Client: p.Client, At: p.At, Left: p.Clock.Left, Late: p.Late, Silent: p.Silent, Cancelled: p.Cancelled}
 		if p.Waits.Reason != 0 {
 			task.Waits, task.Until = p.Waits.Reason.String(), p.Waits.Subject
 		}
