@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/postgres"
@@ -27,7 +30,9 @@ func (c *ServeCmd) join(log *slog.Logger) (*postgres.Cluster, error) {
 		return nil, err
 	}
 	log.Info("joined the cluster", "cluster", c.Cluster, "member", x.Name())
-	err = x.Own(context.Background(), func(owner placement.Owner) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	err = x.Own(ctx, func(owner placement.Owner) {
 		log.Info("standing by", "cluster", c.Cluster, "serves", owner.Member, "at", owner.Address)
 	})
 	if err != nil {

@@ -40,24 +40,24 @@ func (c *NodesDrainCmd) Run(s streams) error {
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", cluster, err)
 	}
-	if !slices.ContainsFunc(members, func(m postgres.MemberInfo) bool { return m.Member != of.Member && m.LeaseMS > 0 && !m.Leaving }) {
-		return fmt.Errorf("cluster %s: no other orchestrator could take over from %s: start one first", cluster, of.Member)
-	}
 	if err := postgres.Drain(c.Store, of.Member); err != nil {
 		return err
 	}
 	fmt.Fprintf(s.err, "%s was asked to leave\n", of.Member)
 	for until := time.Now().Add(c.Wait); ; time.Sleep(drainPoll) {
-		if _, members, err = clusterOf(c.Store); err != nil {
-			return err
-		}
-		left := !slices.ContainsFunc(members, func(m postgres.MemberInfo) bool { return m.Member == of.Member && m.LeaseMS > 0 })
+		_, members, err := clusterOf(c.Store) // the database may be away for a while
+		left := err == nil && !slices.ContainsFunc(members, func(m postgres.MemberInfo) bool { return m.Member == of.Member && m.LeaseMS > 0 })
 		serves := slices.IndexFunc(members, func(m postgres.MemberInfo) bool { return m.Serves })
-		if left && serves >= 0 {
+		switch {
+		case left && serves >= 0:
 			_, err := fmt.Fprintf(s.out, "%s has left, %s serves\n", of.Member, members[serves].Member)
 			return err
-		}
-		if time.Now().After(until) {
+		case time.Now().Before(until):
+		case left:
+			return fmt.Errorf("%s has left, and no orchestrator serves: start one", of.Member)
+		case err != nil:
+			return fmt.Errorf("%s was asked to leave, and will; whether it has is not known: %w", of.Member, err)
+		default:
 			return fmt.Errorf("%s has not left after %v, and still will: see troupe nodes list --store URL, and its log", of.Member, c.Wait)
 		}
 	}

@@ -199,7 +199,7 @@ func (c *ServeCmd) Run(s streams) error {
 	}
 	defer node.LimitGarbage()()
 	n, err := c.open(s, log)
-	if errors.Is(err, postgres.ErrLeaving) {
+	if errors.Is(err, postgres.ErrLeaving) || errors.Is(err, context.Canceled) { // it stood by
 		log.Info("stopping", "reason", err.Error())
 		return nil
 	}

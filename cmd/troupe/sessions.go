@@ -169,6 +169,10 @@ func (c *SessionsShowCmd) Run(s streams) error {
 		if err := m.print(s.out); err != nil {
 			return err
 		}
+		if m.Run == "" { // the turn of an outcome
+			fmt.Fprintln(s.err, "no answer yet")
+			continue
+		}
 		fmt.Fprintf(s.err, "no answer yet: %s\n", c.hint("runs show", []string{m.Run}))
 	}
 	return nil

@@ -205,7 +205,7 @@ func TestMemberIsAskedToLeave(t *testing.T) {
 	url := postgrestest.Start(t).Database()
 	a := join(t, url)
 	a.own(t)
-	b := join(t, url)
+	b, c := join(t, url), join(t, url)
 	if err := Drain(url, "nobody"); err == nil || !strings.Contains(err.Error(), `no member is named "nobody"`) {
 		t.Errorf("a member that does not exist: %v", err)
 	}
@@ -214,31 +214,59 @@ func TestMemberIsAskedToLeave(t *testing.T) {
 		t.Error("was not asked")
 	default:
 	}
-	for _, j := range []joined{a, b} {
-		if err := Drain(url, j.Name()); err != nil {
-			t.Fatal(err)
-		}
-		<-j.Leaving()
+	asked := make(chan error, 3)
+	for _, j := range []joined{a, b, c} { // at once
+		go func() { asked <- Drain(url, j.Name()) }()
 	}
-	if members, epoch, lease := a.Stats(); members != 2 || epoch != 1 || lease <= 0 || lease > quick.TTL {
+	last := 0
+	for range 3 {
+		switch err := <-asked; {
+		case err == nil:
+		case strings.Contains(err.Error(), ErrLast.Error()):
+			last++
+		default:
+			t.Error(err)
+		}
+	}
+	if last != 1 {
+		t.Errorf("%d of 3 members were refused, want 1", last)
+	}
+	if members, epoch, lease := a.Stats(); members != 3 || epoch != 1 || lease <= 0 || lease > quick.TTL {
 		t.Errorf("%d members, epoch %d, a lease of %v", members, epoch, lease)
 	}
-	if err := b.Own(t.Context(), func(placement.Owner) {}); !errors.Is(err, ErrLeaving) {
-		t.Errorf("a member that stands by: %v", err)
+	for _, j := range []joined{b, c} {
+		select {
+		case <-j.Leaving():
+			if err := j.Own(t.Context(), func(placement.Owner) {}); !errors.Is(err, ErrLeaving) {
+				t.Errorf("a member that stands by: %v", err)
+			}
+		case <-time.After(3 * quick.Beat): // it is the one that stays, or its next beat tells it
+		}
 	}
-	if _, all, err := Members(url); err != nil || len(all) != 2 || !all[0].Leaving || !all[1].Leaving || !all[0].Serves {
+	_, all, err := Members(url)
+	leaving := 0
+	for _, m := range all {
+		if m.Leaving {
+			leaving++
+		}
+	}
+	if err != nil || len(all) != 3 || leaving != 2 || !all[0].Serves {
 		t.Errorf("%+v, %v", all, err)
 	}
+	c.leave(t)
 	b.leave(t)
 	a.leave(t)
-	c := join(t, url) // another process, and a later one of the same machine
-	c.own(t)
+	d := join(t, url) // another process, and a later one of the same machine
+	d.own(t)
 	select {
-	case <-c.Leaving():
+	case <-d.Leaving():
 		t.Error("a new member was asked to leave")
 	case <-time.After(3 * quick.Beat):
 	}
-	c.leave(t)
+	if err := Drain(url, d.Name()); err == nil || !strings.Contains(err.Error(), ErrLast.Error()) {
+		t.Errorf("the only member: %v", err)
+	}
+	d.leave(t)
 }
 
 // A store says whether its commits wait for a standby.

@@ -132,8 +132,17 @@ func Members(url string) (cluster string, all []MemberInfo, err error) {
 	return cluster, all, err
 }
 
+// ErrLast is the error of Drain for a member that no other one could follow.
+var ErrLast = errors.New("no other orchestrator could take over: start one first")
+
+// Times of Drain.
+const (
+	drainPoll     = 100 * time.Millisecond
+	drainPatience = 3 * time.Second // for a beat of a member that could follow
+)
+
 // Drain asks a member to leave: it hands its log over, as it does when it is stopped, and ends. It returns an error if
-// there is no such member. Members shows when it has left.
+// there is no such member, or no other one that could follow. Members shows when it has left.
 func Drain(url, member string) error {
 	config, err := parse(url, applicationName+" drain")
 	if err != nil {
@@ -145,11 +154,25 @@ func Drain(url, member string) error {
 		if err := checkSchema(ctx, c); err != nil {
 			return err
 		}
-		done, err := c.Exec(ctx, "UPDATE troupe.members SET leaving = true WHERE member = $1", member)
-		if err == nil && done.RowsAffected() == 0 {
-			return fmt.Errorf("no member is named %q", member)
+		var past time.Time
+		if err := c.QueryRow(ctx, "SELECT greatest(max(lease_until), clock_timestamp()) FROM troupe.members WHERE member <> $1 AND NOT leaving", member).Scan(&past); err != nil {
+			return err
 		}
-		return err
+		for began := time.Now(); ; {
+			var answer string
+			if err := c.QueryRow(ctx, "SELECT troupe.drain($1, $2)", member, past).Scan(&answer); err != nil {
+				return err
+			}
+			switch {
+			case answer == "unknown":
+				return fmt.Errorf("no member is named %q", member)
+			case answer == "asked":
+				return nil
+			case time.Since(began) > drainPatience:
+				return ErrLast
+			}
+			<-time.After(drainPoll)
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("store %s: %w", Shown(url), explain(err))

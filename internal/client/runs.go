@@ -60,7 +60,7 @@ func (c *Client) Retry(ctx context.Context, owner command.Owner, r *Request) (re
 		return record, err
 	}
 	if isNotFound(refused) { // the run has no open turn
-		refused = actor.Refuse(actor.Rejected, "run %s has the status %s and cannot be parked", owner.Run, record.Status)
+		refused = actor.Refuse(actor.Rejected, "run %s has the status %s: only a parked run can be retried", owner.Run, record.Status)
 	}
 	return record, refused
 }
