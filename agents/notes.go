@@ -234,7 +234,7 @@ func KeptWorkflow(agent string, items []actor.StateItem) *WorkflowState {
 	}
 	w := &WorkflowState{Agent: agent, Question: p.Question}
 	for i, s := range p.Workflow.Steps {
-		step := StepState{s.Title, s.Capability, "WAITING"}
+		step := StepState{s.Title, s.Capability, stepWaits}
 		if p.Responses[i] != nil {
 			step.Status = p.Responses[i].Status.String()
 		}
@@ -242,6 +242,54 @@ func KeptWorkflow(agent string, items []actor.StateItem) *WorkflowState {
 	}
 	return w
 }
+
+// AskOf is an ask of a run with its answer; nil while there is none.
+type AskOf struct {
+	Ask    *actor.Ask
+	Answer *actor.Answer
+}
+
+// RunningWorkflow returns the workflow that a run has begun, by its asks in order: the steps of its plan, or of a run
+// without a plan the requests. It is nil if there are none. kept is the workflow that the actor has kept; nil if none.
+func RunningWorkflow(agent string, run actor.CallID, asks []AskOf, kept *WorkflowState) *WorkflowState {
+	w := WorkflowState{Agent: agent, Run: run.String()}
+	taken, repeats := map[int]bool{}, map[string]int{}
+	for _, a := range asks {
+		if a.Ask.Kind == actor.AskTool && a.Ask.Name == tools.RecordRoute && len(w.Steps) == 0 {
+			planned, resumed := contract.ReadPlanned([]byte(contentOf(a.Ask.Parts)))
+			for i, p := range planned {
+				s := StepState{p.Title, p.Capability, stepWaits}
+				if resumed && kept != nil && i < len(kept.Steps) && kept.Steps[i].Title == s.Title && kept.Steps[i].Capability == s.Capability {
+					s.Status = kept.Steps[i].Status
+					taken[i] = s.Status == contract.Success.String() || s.Status == contract.Partial.String()
+				}
+				w.Steps = append(w.Steps, s)
+			}
+			continue
+		}
+		s, ok := StepOf(a.Ask, a.Answer)
+		if !ok {
+			continue
+		}
+		input := contentOf(a.Ask.Parts)
+		i, again := repeats[input]
+		for i < len(w.Steps) && !again && (taken[i] || w.Steps[i].Capability != s.Capability) {
+			i++
+		}
+		taken[i], repeats[input] = true, i
+		if i == len(w.Steps) {
+			w.Steps = append(w.Steps, s)
+		}
+		w.Steps[i].Status = s.Status
+	}
+	if len(w.Steps) == 0 {
+		return nil
+	}
+	return &w
+}
+
+// stepWaits is the status of a step that was not asked yet.
+const stepWaits = "WAITING"
 
 // StepOf returns the state of a request for a capability; false if the ask is another one. The answer is nil while
 // there is none.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/runs"
@@ -206,6 +208,46 @@ func TestReportedStateOfAnAgent(t *testing.T) {
 		s := agents.NewSessionState(c.items, map[string]agents.AgentState{"scout": c.state})
 		if got, want := string(s.Encode()), `{"workflow":null,"agents":{"scout":`+c.want+`},"notes":[]}`; got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+// The steps of a plan are there before they are asked. A request is that of the first step with its capability that was
+// not asked, a repeat that of its first time, and a plan that goes on has its results.
+func TestStateOfAPlan(t *testing.T) {
+	record := func(resume string) *actor.Ask {
+		ask := agents.Tool(tools.RecordRoute, jsontext.Value(`{"course":"plan"`+resume+`,"steps":[{"title":"One","capability_code":"A_B"},{"title":"Two","capability_code":"A_B"},{"title":"Three","capability_code":"C_D"}]}`))
+		return &ask
+	}
+	request := func(code string, n int) *actor.Ask {
+		ask := agents.Tool(tools.RequestCapability, map[string]any{"capability_code": code, "inputs_json": map[string]int{"n": n}})
+		return &ask
+	}
+	done, refused := text(`{"status":"SUCCESS"}`), actor.Answer{Refusal: actor.Refuse(actor.Busy, "full")}
+	kept := &agents.WorkflowState{Steps: []agents.StepState{{Title: "One", Capability: "A_B", Status: "SUCCESS"}, {Title: "Two", Capability: "A_B", Status: "ERROR"}, {Title: "Three", Capability: "C_D", Status: "WAITING"}}}
+	const resume = `,"resume":"retry"`
+	for _, c := range []struct {
+		name string
+		asks []agents.AskOf
+		want string
+	}{
+		{"nothing", nil, ""},
+		{"no plan", []agents.AskOf{{Ask: request("C_D", 1)}, {Ask: request("A_B", 1), Answer: &done}}, "[{ C_D WORKING} { A_B SUCCESS}]"},
+		{"not begun", []agents.AskOf{{Ask: record("")}}, "[{One A_B WAITING} {Two A_B WAITING} {Three C_D WAITING}]"},
+		{"begun", []agents.AskOf{{Ask: record("")}, {Ask: request("A_B", 1), Answer: &done}, {Ask: request("A_B", 2)}}, "[{One A_B SUCCESS} {Two A_B WORKING} {Three C_D WAITING}]"},
+		{"repeated", []agents.AskOf{{Ask: record("")}, {Ask: request("A_B", 1), Answer: &refused}, {Ask: request("A_B", 1), Answer: &done}}, "[{One A_B SUCCESS} {Two A_B WAITING} {Three C_D WAITING}]"},
+		{"out of order", []agents.AskOf{{Ask: record("")}, {Ask: request("C_D", 1)}}, "[{One A_B WAITING} {Two A_B WAITING} {Three C_D WORKING}]"},
+		{"not in the plan", []agents.AskOf{{Ask: record("")}, {Ask: request("E_F", 1)}}, "[{One A_B WAITING} {Two A_B WAITING} {Three C_D WAITING} { E_F WORKING}]"},
+		{"resumed", []agents.AskOf{{Ask: record(resume)}}, "[{One A_B SUCCESS} {Two A_B ERROR} {Three C_D WAITING}]"},
+		{"resumed and begun", []agents.AskOf{{Ask: record(resume)}, {Ask: request("A_B", 2)}}, "[{One A_B SUCCESS} {Two A_B WORKING} {Three C_D WAITING}]"},
+		{"a misrouted step", []agents.AskOf{{Ask: record("")}, {Ask: request("C_D", 1), Answer: &done}, {Ask: record("")}}, "[{One A_B WAITING} {Two A_B WAITING} {Three C_D SUCCESS}]"},
+	} {
+		got := ""
+		if w := agents.RunningWorkflow("desk", actor.CallID{1}, c.asks, kept); w != nil {
+			got = fmt.Sprint(w.Steps)
+		}
+		if got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
 	}
 }

@@ -168,8 +168,8 @@ func (t *orchestration) follow(intent contract.Intent) Action {
 	if resumes {
 		course, t.resumed = contract.CoursePlan, true
 	}
-	decision := Tool(tools.RecordRoute, intent.Encode(course, *t.spec().Threshold))
 	if course != contract.CoursePlan {
+		decision := Tool(tools.RecordRoute, intent.Encode(course, *t.spec().Threshold))
 		if _, action := t.take("deciding", decision); action != nil {
 			return *action
 		}
@@ -184,7 +184,7 @@ func (t *orchestration) follow(intent contract.Intent) Action {
 	}
 	stop := resumes && intent.Resume == "stop"
 	all := stages(p.Workflow.Steps)
-	t.records = []actor.Ask{decision}
+	t.records = []actor.Ask{Tool(tools.RecordRoute, intent.Encode(course, *t.spec().Threshold, p.planned()...))}
 	for n := range len(all) - 1 {
 		if n > 0 && !stop && slices.Contains(p.Responses[all[n]:all[n+1]], nil) {
 			got, action := t.take("reading", readNoted(n))
@@ -340,6 +340,14 @@ type plan struct {
 	Literal   bool // the inputs of the steps are no templates
 	Responses []*contract.Response
 	Question  string // what the user was asked
+}
+
+// planned returns the steps as they are recorded.
+func (p *plan) planned() (all []contract.PlannedStep) {
+	for _, s := range p.Workflow.Steps {
+		all = append(all, contract.PlannedStep{Title: s.Title, Capability: s.Capability})
+	}
+	return all
 }
 
 // hasResult reports whether a step has something to go on with.

@@ -194,7 +194,7 @@ func TestWorkflowIsAskedByStages(t *testing.T) {
 	if d.context["CHA_SIZE"] != want {
 		t.Errorf("handed over %s\nwant        %s", d.context["CHA_SIZE"], want)
 	}
-	if want := `{"course":"plan","primary_intent":"business_case","intent_confidence":0.9,"threshold":0.7,"workflow":"business_case"}`; d.records[tools.RecordRoute] != want {
+	if want := `{"course":"plan","primary_intent":"business_case","intent_confidence":0.9,"threshold":0.7,"workflow":"business_case","steps":[{"title":"Framework","capability_code":"CST_FRAME"},{"title":"Financial analysis","capability_code":"ANL_NPV"},{"title":"Market","capability_code":"CHA_SIZE"},{"title":"Report","capability_code":"DOC_GENERATE"}]}`; d.records[tools.RecordRoute] != want {
 		t.Errorf("recorded %s", d.records[tools.RecordRoute])
 	}
 	if got := d.records[tools.RecordJoin]; !strings.Contains(got, `"conflicts":[{"verdict":"differ","fields":["size"],"values":[5,6],"sources":["ANL","CHA_SIZE"],"preferred":1,"why":"its confidence is higher"}]`) {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // Intent is what an orchestrator has understood of a message: the classification of the contract, with
@@ -206,6 +207,25 @@ func (i *Intent) EncodeMisrouted(capability string, m *Misrouted) []byte {
 	return encodeMembers(present(all))
 }
 
+// PlannedStep is a step of the plan that a decision has led to.
+type PlannedStep struct {
+	Title      string `json:"title"`
+	Capability string `json:"capability_code"`
+}
+
+// ReadPlanned returns the steps of a record that Encode has written, nil if it has none, and whether the plan was kept
+// by an earlier turn.
+func ReadPlanned(record []byte) (steps []PlannedStep, resumed bool) {
+	var in struct {
+		Steps  []PlannedStep `json:"steps"`
+		Resume string        `json:"resume"`
+	}
+	if json.Unmarshal(record, &in) != nil {
+		return nil, false
+	}
+	return in.Steps, in.Resume != ""
+}
+
 // Route is what the record of a decision has for statistics.
 type Route struct {
 	Intent string // "" if it is no name: a sentence could hold words of a user
@@ -228,7 +248,7 @@ func ReadRoute(record []byte) (Route, bool) {
 }
 
 // Encode returns the classification as JSON, for the record.
-func (i *Intent) Encode(course Course, threshold float64) []byte {
+func (i *Intent) Encode(course Course, threshold float64, steps ...PlannedStep) []byte {
 	text := func(s string) jsontext.Value {
 		if s == "" {
 			return nil
@@ -254,7 +274,10 @@ func (i *Intent) Encode(course Course, threshold float64) []byte {
 	all := []member{
 		{"course", quoted(string(course))}, {"primary_intent", quoted(i.Name)}, {"intent_confidence", number(i.Confidence)}, {"threshold", number(threshold)},
 		{"target_agent", text(i.Target.Agent)}, {"target_capability", text(i.Target.Capability)}, {"workflow", text(i.Workflow)},
-		{"secondary_intents", texts(names)}, {"secondary_targets", nil}, {"missing", texts(i.Missing)}, {"options", texts(i.Options)}, {"resume", text(i.Resume)}, {"prefer", text(i.Prefer)},
+		{"secondary_intents", texts(names)}, {"secondary_targets", nil}, {"missing", texts(i.Missing)}, {"options", texts(i.Options)}, {"resume", text(i.Resume)}, {"prefer", text(i.Prefer)}, {"steps", nil},
+	}
+	if len(steps) > 0 {
+		all[len(all)-1].value = invariant.Must(json.Marshal(steps, jsontext.AllowInvalidUTF8(true)))
 	}
 	if len(i.Secondary) > 0 {
 		all[8].value = append(targets, ']')

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -132,7 +133,38 @@ func TestStateOfAServiceOverAKill(t *testing.T) {
 	if code := <-over; code != 200 {
 		t.Fatal(code)
 	}
-	await("s-1", `"scout":{"state":"idle","version":3,"run_id":"`)
+	if got := state("s-1"); !strings.Contains(got, `"scout":{"state":"idle","version":3,"run_id":"`) { // its last state is there with the answer
+		t.Errorf("after the answer: %s", got)
+	}
+	// A client that leaves stops no report.
+	leaving, leave := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(leaving, "POST", s.url+"/v1/agents/scout/messages", strings.NewReader(`{"content":"look","session_id":"s-3"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Accept", "text/event-stream")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers <- []event{{"state", `{"state":"asked"}`}}
+	await("s-3", `"scout":{"state":"asked","version":1,`)
+	leave()
+	_ = response.Body.Close()
+	answers <- []event{{"state", `{"state":"alone","detail":null}`}, {"done", `{}`}}
+	await("s-3", `"scout":{"state":"alone","version":2,`)
+	for i, good := range [][2]string{{`{"state":"a\"b\u2028","detail":[null]}`, `"state":"a\"b`}, {`{"state":"x","detail":{"n":1,"n":2}}`, `"state":"x"`}, {`{"state":"x","detail":"\ud800"}`, `"state":"x"`}, {`{"state":"x","more":1}`, `"state":"x"`}} {
+		session := fmt.Sprintf("good-%d", i)
+		over = say(session)
+		answers <- []event{{"state", good[0]}, {"done", `{}`}}
+		if code := <-over; code != 200 {
+			t.Errorf("%s: %d", good[0], code)
+		}
+		if got := state(session); !strings.Contains(got, good[1]) {
+			t.Errorf("%s: %s", good[0], got)
+		}
+	}
 	over = say("s-2")
 	answers <- []event{{"state", `{"state":"lost"}`}, {"error", `{"code":"invalid_request","message":"where?"}`}}
 	<-over

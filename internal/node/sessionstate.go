@@ -149,21 +149,19 @@ func (v View) outputOfRun(run actor.CallID, ref string) (jsontext.Value, error) 
 
 // workflowOf returns the workflow of an agent that is under way, or else the one that waits for the user.
 func workflowOf(id actor.ID, j *store.Journal) *agents.WorkflowState {
+	kept := agents.KeptWorkflow(id.Agent, j.ActorState)
 	for _, run := range j.Runs {
-		w := agents.WorkflowState{Agent: id.Agent, Run: run.Call.ID.String()}
+		var asks []agents.AskOf
 		for i := range run.Steps {
 			for k := range run.Steps[i].Asks {
-				asked := &run.Steps[i].Asks[k]
-				if s, ok := agents.StepOf(&asked.Ask, asked.Answer); ok {
-					w.Steps = append(w.Steps, s)
-				}
+				asks = append(asks, agents.AskOf{Ask: &run.Steps[i].Asks[k].Ask, Answer: run.Steps[i].Asks[k].Answer})
 			}
 		}
-		if len(w.Steps) > 0 {
-			return &w
+		if w := agents.RunningWorkflow(id.Agent, run.Call.ID, asks, kept); w != nil {
+			return w
 		}
 	}
-	return agents.KeptWorkflow(id.Agent, j.ActorState)
+	return kept
 }
 
 // registerSessionTools sets the handlers of the tools with which the agents of a session share what they know.
