@@ -37,17 +37,31 @@ func readArgument(name, text string) (string, error) {
 	case strings.HasPrefix(text, "@@"):
 		return text[1:], nil
 	case strings.HasPrefix(text, "@"):
-		b, err = service.ReadFile(text[1:], limit)
+		if b, err = service.ReadFile(text[1:], limit); err != nil {
+			return "", fmt.Errorf("%s: %w; to send a text that begins with @, write @@", name, err)
+		}
 	default:
 		b = []byte(text)
 	}
-	switch {
-	case err == nil && !utf8.Valid(b):
-		err = fmt.Errorf("%s: want UTF-8, got other bytes", name)
-	case err != nil:
-		err = fmt.Errorf("%s: %w; to send a text that begins with @, write @@", name, err)
+	if !utf8.Valid(b) {
+		return "", fmt.Errorf("%s: want UTF-8, got other bytes", name)
 	}
-	return string(b), err
+	return string(b), nil
+}
+
+// readFile returns the text of a file, or of standard input if its name is -. It is at most as long as a message.
+func readFile(name, file string) (string, error) {
+	if file == "-" {
+		return readArgument(name, file)
+	}
+	b, err := service.ReadFile(file, dispatcher.DefaultLimits().MessageBytesMax)
+	if err == nil && !utf8.Valid(b) {
+		err = errors.New("want UTF-8, got other bytes")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return string(b), nil
 }
 
 // agentPath returns the path of an agent, or an error if the argument is no ID: a

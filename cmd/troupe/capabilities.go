@@ -119,11 +119,7 @@ Examples:
 
 // Run executes the command.
 func (c *CapabilitiesAddCmd) Run(s streams) error {
-	argument := "@" + c.File
-	if c.File == "-" {
-		argument = c.File
-	}
-	text, err := readArgument("capability", argument)
+	text, err := readFile("capability", c.File)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ func TestMistakesPrintRemedies(t *testing.T) {
 		{[]string{"agents", "delete", "a/b", "--server", s.url}, "", `"a/b": want the agent's ID`, "escapes"},
 		{[]string{"call", "scout", "-", "--server", s.url}, "\xff", "message: want UTF-8", "jsontext"},
 		{[]string{"call", "scout", "-", "--server", s.url}, strings.Repeat("x", 1<<20+1), "message: standard input has more than 1048576 bytes", "@@"},
+		{[]string{"capabilities", "add", other + ".json", "--server", s.url}, "", "no such file or directory", "@@"},
 		{[]string{"call", "scout", "hi", "--server", strings.Replace(s.url, "http:", "https:", 1)}, "", "use --server " + s.url, ""},
 		{[]string{"check", file}, "", "is not a folder; its folder is " + parent, ""},
 		{[]string{"doctor", dir}, "", "troupe backup NAME --data " + dir, "backup DIR"},

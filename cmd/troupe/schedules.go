@@ -8,6 +8,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // SchedulesCmd groups the commands about schedules of agents.
@@ -31,7 +33,8 @@ func (SchedulesListCmd) Help() string {
 
 Examples:
   troupe schedules list
-  troupe schedules list --user alice`
+  troupe schedules list --user alice
+  troupe schedules list --user '*'    # of all, with the scope operator`
 }
 
 // Run executes the command.
@@ -63,10 +66,15 @@ func (c *SchedulesListCmd) Run(s streams) error {
 	}
 	if len(out.All) == 0 {
 		whose := "your user"
-		if c.User != "" {
+		switch c.User {
+		case "":
+		case ingress.EveryUser:
+			_, err := fmt.Fprintln(s.out, "no agent has a schedule")
+			return err
+		default:
 			whose = "the user " + c.User
 		}
-		_, err := fmt.Fprintf(s.out, "no schedule of %s: --user shows those of another\n", whose)
+		_, err := fmt.Fprintf(s.out, "no schedule of %s: --user shows those of another, --user '*' all\n", whose)
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)

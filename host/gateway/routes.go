@@ -100,7 +100,7 @@ func (s *Server) routes() []route {
 		{del, "/v1/sessions/{id}", call, []string{"cancel"}, sessionRoutes{s}.deleteSession},
 		{get, "/v1/sessions/{id}/events", read, []string{"after", "limit", "wait_ms", userParam}, sessionRoutes{s}.getSessionEvents},
 		{get, "/v1/sessions/{id}/state", read, user, taskRoutes{s}.getState},
-		{get, "/v1/schedules", read, user, scheduleRoutes{s}.list},
+		{get, schedulesRoute, read, user, scheduleRoutes{s}.list},
 		{get, "/v1/tasks", read, user, taskRoutes{s}.list},
 		{get, "/v1/tasks/{id}", read, user, taskRoutes{s}.get},
 		{post, "/v1/tasks/{id}:cancel", call, user, taskRoutes{s}.cancel},
@@ -159,6 +159,7 @@ const (
 	keySetRoute    = "/.well-known/jwks.json"
 	runRoute       = runsRoute + "/{id}"
 	approvalsRoute = "/v1/approvals"
+	schedulesRoute = "/v1/schedules"
 )
 
 // name returns method and path, as metrics show them.

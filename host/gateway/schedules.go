@@ -39,9 +39,14 @@ type scheduledView struct {
 	Error string `json:"error,omitzero"`
 }
 
-// list answers with the schedules that act for the user.
+// list answers with the schedules that act for the user, or for all.
 func (s scheduleRoutes) list(ctx *fasthttp.RequestCtx) {
-	found, err := lookup(s.server, callerOf(ctx), command.SchedulesQuery{})
+	by := callerOf(ctx)
+	q := command.SchedulesQuery{EveryUser: by.Tenant == ingress.EveryUser}
+	if q.EveryUser {
+		by.Tenant = actor.DefaultTenant
+	}
+	found, err := lookup(s.server, by, q)
 	if err != nil {
 		s.server.respondError(ctx, err)
 		return

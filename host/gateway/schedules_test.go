@@ -34,6 +34,12 @@ func TestSchedulesAreShownToTheirUser(t *testing.T) {
 	if _, _, body := a.do("GET", "/v1/schedules", "", userHeader, "bob"); body != `{"schedules":[]}` {
 		t.Errorf("bob gets %s", body)
 	}
+	if status, _, body := a.do("GET", "/v1/schedules?user=*", ""); status != 200 || strings.Count(body, `"agent_id"`) != 1 {
+		t.Errorf("the schedules of all: %d %s", status, body)
+	}
+	if status, body := a.newUser(`"scopes":["read"]`).do("GET", "/v1/schedules?user=*", ""); status != 403 || !strings.Contains(body, "operator") {
+		t.Errorf("bob gets of all: %d %s", status, body)
+	}
 	for user, shown := range map[string]bool{"": true, "bob": false} {
 		var headers []string
 		if user != "" {

@@ -71,7 +71,7 @@ func (c *caller) named(ctx *fasthttp.RequestCtx, path string) (_ *caller, p *pro
 		}
 	}
 	if ctx.QueryArgs().Has(userParam) {
-		return c.in(string(ctx.QueryArgs().Peek(userParam)), path == runsRoute || path == approvalsRoute)
+		return c.in(string(ctx.QueryArgs().Peek(userParam)), path == runsRoute || path == approvalsRoute || path == schedulesRoute)
 	}
 	return c, nil
 }
@@ -88,15 +88,15 @@ func userShown(ctx *fasthttp.RequestCtx, by *caller) string {
 	return by.User
 }
 
-// in returns the caller in the namespace of another user. The lists of runs and of approvals
-// may be those of ingress.EveryUser.
+// in returns the caller in the namespace of another user. The lists of runs, of approvals and
+// of schedules may be those of ingress.EveryUser.
 func (c *caller) in(user string, lists bool) (*caller, *problem) {
 	namespace, err := actor.FindNamespace(user)
 	switch {
 	case user == ingress.EveryUser && lists:
 		namespace, err = user, nil
 	case user == ingress.EveryUser:
-		err = errors.New("want one user: only GET " + runsRoute + " and GET " + approvalsRoute + " list those of all")
+		err = errors.New("want one user: only GET " + runsRoute + ", GET " + approvalsRoute + " and GET " + schedulesRoute + " list those of all")
 	}
 	switch {
 	case err != nil:

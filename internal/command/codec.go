@@ -196,6 +196,7 @@ func (e *encoder) query(q Query) {
 		e.CallID(q.Call)
 	case SchedulesQuery:
 		e.Uint(tagSchedules)
+		e.Bool(q.EveryUser)
 	case ToolsQuery:
 		e.Uint(tagTools)
 	case ToolCallQuery:
@@ -291,7 +292,7 @@ func (d *decoder) query() Query {
 	case tagTasks:
 		return TasksQuery{d.text(), d.CallID()}
 	case tagSchedules:
-		return SchedulesQuery{}
+		return SchedulesQuery{d.Bool()}
 	case tagTools:
 		return ToolsQuery{}
 	case tagToolCall:

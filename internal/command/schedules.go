@@ -9,7 +9,9 @@ const SchedulesMax = 1000
 
 type (
 	// SchedulesQuery asks for the schedules that act for the principal's namespace, by agent and name.
-	SchedulesQuery struct{}
+	SchedulesQuery struct {
+		EveryUser bool // of all namespaces, which needs the scope operator
+	}
 	// Schedules lists them, at most SchedulesMax.
 	Schedules struct {
 		All  []Schedule

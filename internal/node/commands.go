@@ -253,7 +253,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.TasksQuery:
 		return c.tasks(ctx, &in.By, q)
 	case command.SchedulesQuery:
-		return c.schedules.list(in.By.Tenant), nil
+		return c.schedules.list(in.By.Tenant, q.EveryUser), nil
 	case command.DeviceCallsQuery:
 		return c.deviceCalls(in.By.Tenant, q), nil
 	case command.ToolsQuery:

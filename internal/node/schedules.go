@@ -437,15 +437,15 @@ func shownIn(at time.Time) (shown time.Time, repeated bool) {
 	return at, false
 }
 
-// list returns the schedules of a namespace, by agent and name.
-func (s *schedules) list(tenant string) (out command.Schedules) {
+// list returns the schedules of a namespace, or of all, by agent and name.
+func (s *schedules) list(tenant string, all bool) (out command.Schedules) {
 	if s == nil {
 		return out
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, one := range s.all {
-		if actor.Namespace(one.of.User) != tenant {
+		if !all && actor.Namespace(one.of.User) != tenant {
 			continue
 		}
 		v := command.Schedule{Agent: key.agent, Name: key.name, Cron: one.of.Cron, Zone: one.of.Zone, Text: one.of.Text, User: one.of.By(), Session: one.session(), Paused: s.pausedReason(one)}
