@@ -83,6 +83,9 @@ func (c *Checker) admit(e *history.Event) {
 	r.delivered = e.What == history.Delivered
 	r.tainted = a.volatile && c.deliveredDurable("request", e.Call)
 	r.readmitted = c.lostRuns[e.Call] != nil
+	if old := c.runs[e.Call]; old != nil && old.volatile && old.ended { // its answer may still be on the way
+		r.former = append(old.former, old.outcome)
+	}
 	r.confirmed = c.formerConfirmed[e.Call]
 	delete(c.formerConfirmed, e.Call)
 	r.admittedSeq, r.admittedAt = c.seq, c.globalNow()
@@ -318,9 +321,10 @@ func (c *Checker) answer(e *history.Event) {
 }
 
 // outcomeDiffers reports whether e carries another outcome than the one in the journal of the
-// callee. Repeated requests must get the same outcome.
+// callee. Repeated requests must get the same outcome. A volatile actor forgets its outcomes, and may have become a
+// journaled one since.
 func (r *run) outcomeDiffers(e *history.Event) bool {
-	return r != nil && r.ended && !r.volatile && e.Status != 0 && e.Status != actor.Failed && e.Digest != r.outcome
+	return r != nil && r.ended && !r.volatile && e.Status != 0 && e.Status != actor.Failed && e.Digest != r.outcome && !slices.Contains(r.former, e.Digest)
 }
 
 // recordInput records whether a run of a volatile actor has read durable data. Effects that

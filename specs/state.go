@@ -58,6 +58,7 @@ type run struct {
 	victim     bool          // refused to break a wait cycle
 	delivered  bool          // its message is the outcome of a detached call
 	outcomeOf  *detachedCall // that call
+	former     []uint32      // outcomes of this call that a volatile actor has forgotten
 	readmitted bool          // the volatile actor had admitted it before and lost it; effects of that run may continue
 	// Sequence numbers of the events that admitted, started and completed the run; 0 if not yet.
 	admittedSeq, startedSeq, endedSeq uint64
