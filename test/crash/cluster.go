@@ -30,7 +30,7 @@ const takeoverMax = 30 * time.Second
 // ingress, or freezes it.
 type cluster struct {
 	bin, dir string
-	freeze   bool // of four owners kill two, have one leave, and stop one by SIGSTOP for longer than its lease
+	freeze   bool // kill every other owner by SIGSTOP, for longer than its lease
 
 	mu      sync.Mutex
 	members []*member
@@ -111,8 +111,8 @@ func (c *cluster) observe(m *member, out io.Reader, exited chan struct{}) {
 	close(exited)
 }
 
-// strike ends the owner, by SIGKILL, by freezing it until its lease is over, or by asking it to leave. A frozen owner
-// MUST end by itself once it goes on, and without a signal.
+// strike ends the owner, by SIGKILL or by freezing it until its lease is over. A frozen owner MUST end by
+// itself once it goes on, and without a signal.
 func (c *cluster) strike() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,11 +125,6 @@ func (c *cluster) strike() {
 	c.strikes++
 	for _, m := range c.members {
 		if !m.serving || m.frozen {
-			continue
-		}
-		if c.freeze && c.strikes%4 == 2 {
-			m.serving = false
-			c.problem = errors.Join(c.problem, c.drain(m))
 			continue
 		}
 		if !c.freeze || c.strikes%2 == 1 {
@@ -156,27 +151,6 @@ func (c *cluster) strike() {
 			}
 		})
 	}
-}
-
-// drain has the owner leave, and waits until another one serves.
-func (c *cluster) drain(m *member) error {
-	out, err := exec.Command(c.bin, "nodes", "drain").CombinedOutput()
-	for until := time.Now().Add(takeoverMax); err != nil && time.Now().Before(until); { // another one still starts
-		out, err = exec.Command(c.bin, "nodes", "drain").CombinedOutput()
-	}
-	if err != nil {
-		_ = m.cmd.Process.Kill()
-		return fmt.Errorf("nodes drain: %w: %s", err, out)
-	}
-	select {
-	case <-m.exited:
-	case <-time.After(takeoverMax):
-	}
-	if code := exitCode(m.cmd, m.exited); code != 0 {
-		_ = m.cmd.Process.Kill()
-		return fmt.Errorf("the orchestrator that was asked to leave ended with code %d, want 0: %s", code, out)
-	}
-	return nil
 }
 
 // exitCode returns the exit code of a process, or -2 while it runs.
