@@ -67,7 +67,7 @@ func (id StreamID) withCause(cause StreamID) StreamID {
 	return id&^causeMask | cause<<causeShift
 }
 
-var topicNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk", "audit", "retention", "approval", "socket"}
+var topicNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk", "audit", "retention", "approval", "operator", "socket"}
 
 // String formats the stream as in fault.17, or fault.17 for arrival.3 if it has a
 // cause.

@@ -359,7 +359,7 @@ func (s *judgedStep) explain(e *history.Event) {
 			s.explainDecision(e)
 		case history.Parked:
 			if e.Why == history.Queued {
-				if e.Kind == history.Resume && s.absent[e.Call] {
+				if e.Kind == history.Resume && s.absent[e.Call] && !s.starts(e.Call) {
 					s.take(e.Call, runs.RunStarted, anywhere)
 				}
 				break

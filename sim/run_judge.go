@@ -39,6 +39,11 @@ func (s *judgedStep) explainAdmit(e *history.Event) {
 	}
 }
 
+// starts reports whether the turn of a run begins in this step.
+func (s *judgedStep) starts(run actor.CallID) bool {
+	return slices.ContainsFunc(s.ready.Events, func(e history.Event) bool { return e.Kind == history.Start && e.Call == run })
+}
+
 func (s *judgedStep) explainStart(e *history.Event) {
 	if !slices.ContainsFunc(s.ready.Events, func(o history.Event) bool {
 		return o.Parent == e.Call && (o.Kind == history.Ask || o.Kind == history.Refuse) || o.Call == e.Call && o.Kind == history.Reply

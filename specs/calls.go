@@ -157,7 +157,7 @@ func (c *Checker) start(e *history.Event) {
 	} else {
 		c.checkQueueOrder(a, r)
 	}
-	r.started = true
+	r.started, r.unbegun = true, false
 	r.startedSeq, r.startedAt = c.seq, c.globalNow()
 	a.dequeue(r)
 	c.recordChange(change{kind: turnStarted, run: r})
@@ -180,6 +180,12 @@ func (c *Checker) ask(e *history.Event) {
 	case r == nil || r.actor != a || !r.started || r.ended:
 		c.fail(Structured, "%s asks for a %s in run %s, which has no turn", a.id, e.What, e.Parent)
 		return
+	}
+	if r.unbegun {
+		r.unbegun = false
+		c.recordChange(change{kind: turnBegun, run: r})
+	}
+	switch {
 	case e.What == "wait" || e.Why == "approval":
 		c.openWait(r, e)
 		return
@@ -437,6 +443,7 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 	case e.What == history.Parked && r != nil && r.actor == a && !r.ended:
 		c.requireEntries(a, 1)
 		markParked(c, r, e)
+		r.unbegun = r.unbegun || e.Why == history.Queued
 	case e.What == "ask" && k != nil && k.parent.actor == a && k.open:
 		c.requireEntries(a, 1)
 		if e.N <= k.lastHold {

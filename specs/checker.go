@@ -385,6 +385,10 @@ func (c *Checker) activate(e *history.Event) {
 	to.enter(a)
 	for _, r := range a.openRuns { // the counts of a mailbox are not durable
 		r.overtaken = 0
+		if r.started && r.unbegun && !a.volatile {
+			r.started, r.startedSeq = false, 0
+			a.enqueue(r)
+		}
 		if len(r.waits) > 0 {
 			a.agingFrom = max(a.agingFrom, e.At)
 		}

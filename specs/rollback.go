@@ -29,6 +29,7 @@ type change struct {
 const (
 	runAdmitted = iota
 	turnStarted
+	turnBegun
 	askMade
 	askClosed
 	askHeld
@@ -59,8 +60,12 @@ func (c *Checker) undo(ch *change) {
 			delete(c.runs, r.id)
 		}
 	case turnStarted:
-		r.started, r.startedSeq = false, 0
-		a.enqueue(r)
+		if r.started { // else its actor was activated with it in the queue
+			r.started, r.startedSeq = false, 0
+			a.enqueue(r)
+		}
+	case turnBegun:
+		r.unbegun = true
 	case callCancelled:
 		delete(c.cancelled, r.id)
 	case detachedMade:

@@ -555,3 +555,49 @@ func BenchmarkObserve(b *testing.B) {
 	}
 	b.ReportMetric(float64(events)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
+
+// A turn that was parked before its first step is queued in the log. It begins again after a crash, unless its first
+// step is in the log too.
+func TestTurnParkedBeforeItsFirstStepBeginsAgain(t *testing.T) {
+	for stepped, want := range map[bool]string{false: "", true: TurnExclusive} {
+		h := newHistory()
+		parked := func(kind history.Kind, n uint64, until actor.Time) []history.Event {
+			e := holdEvent(kind, history.Parked, alice, root, n, until)
+			e.Why = history.Queued
+			return []history.Event{e, holdEvent(kind, "run", alice, root, n, until)}
+		}
+		h.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
+		h.step("n1", 1, append([]history.Event{start(alice, root)}, parked(history.Hold, 1, h.now.Add(time.Minute))...)...).sync("n1")
+		h.step("n1", 2, append(parked(history.Resume, 2, 0), childCall(alice, root, child, bob, 30*time.Second, alice))...)
+		if stepped {
+			h.sync("n1")
+		}
+		h.crash("n1").step("n1", 1, append(append([]history.Event{activate(alice)}, parked(history.Resume, 2, 0)...), start(alice, root))...)
+		if _, v := check(testLimits(), h.steps); specOf(v) != want {
+			t.Errorf("with its first step in the log %v: %v, want %q", stepped, v, want)
+		}
+	}
+}
+
+// The answer of a volatile actor may arrive after the actor has become journaled, and has recorded another one.
+func TestForgottenAnswerArrives(t *testing.T) {
+	limits := testLimits()
+	limits.Agents["volatile"] = Agent{Volatile: true, Changing: true}
+	for digest, want := range map[uint32]string{1: "", 2: "", 3: ReplyToCallerOnly} {
+		h := newHistory()
+		answers := func(durable bool, wrote int, digest uint32) {
+			active, done := activate(volatileActor), reply(volatileActor, root)
+			active.Durable, done.Durable, done.Digest = durable, durable, digest
+			h.step("n1", wrote, active, admit(volatileActor, root, actor.CallID{}, time.Minute), start(volatileActor, root), done)
+		}
+		h.step("n1", 0, clientCall(volatileActor))
+		answers(false, 0, 1)
+		h.step("n1", 0, history.Event{Kind: history.Deactivate, Actor: volatileActor})
+		answers(true, 2, 2)
+		h.sync("n1").perform("n1", "respond", root)
+		h.nth(history.Perform, 0).Digest = digest
+		if _, v := check(limits, h.steps); specOf(v) != want {
+			t.Errorf("answer %d: %v, want %q", digest, v, want)
+		}
+	}
+}

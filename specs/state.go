@@ -39,6 +39,7 @@ type run struct {
 	clock      stopwatch
 	bytes      int
 	started    bool
+	unbegun    bool // its turn was parked before it had recorded anything: the log has it as queued
 	ended      bool
 	status     actor.Status
 	reason     actor.Reason
