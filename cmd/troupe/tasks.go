@@ -161,7 +161,7 @@ type TasksCancelCmd struct {
 
 // Help returns the text shown below the flags.
 func (TasksCancelCmd) Help() string {
-	return "Cancels the run of the agent that was asked, which has the ID of the task, or drops a reminder, which does not come then. A\ntask that has ended stays as it is: exit code 1.\n\nExamples:\n  troupe tasks cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	return "Cancels the run of the agent that was asked, which has the ID of the task, or drops a reminder, which does not come then. A\ntask that has ended otherwise stays as it is: exit code 1.\n\nExamples:\n  troupe tasks cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
 // Run executes the command.

@@ -200,7 +200,7 @@ func TestClusterOutlivesOutage(t *testing.T) {
 	b.leave(t)
 }
 
-// A member that is asked to leave is told once, whether it serves or stands by.
+// Of members that are asked to leave at once, all but one learn it, also those that stand by.
 func TestMemberIsAskedToLeave(t *testing.T) {
 	url := postgrestest.Start(t).Database()
 	a := join(t, url)

@@ -55,12 +55,13 @@ func (v View) SessionState(session string) (agents.SessionState, error) {
 
 // Bounds of the search for a result of a workflow that has ended.
 const (
-	outputRunsMax  = 200 // runs of the session, the newest
-	outputPagesMax = 20  // pages with them
+	outputRunsMax   = 200    // runs of the session, the newest
+	outputPagesMax  = 20     // pages with them
+	outputEventsMax = 20_000 // events of these runs; decoding them takes about a second
 )
 
 // SessionOutput returns a result that an agent of a session has got for a request, by its request_id: also after the
-// end of its workflow, if one of the newest outputRunsMax runs of the session has made the request.
+// end of its workflow, if one of the newest outputRunsMax runs of the session has made the request, within outputEventsMax events.
 func (v View) SessionOutput(session, ref string) (jsontext.Value, error) {
 	ids, err := v.Log.SessionActors(v.Tenant, session)
 	for _, id := range ids {
@@ -92,22 +93,22 @@ func (v View) SessionOutput(session, ref string) (jsontext.Value, error) {
 	if value != nil || err != nil {
 		return value, err
 	}
-	refusal := actor.Refuse(actor.Invalid, "output: no result of the newest %d runs of this session is named %.80q: want the ref of one in prior_outputs", outputRunsMax, ref)
+	refusal := actor.Refuse(actor.Invalid, "output: no result of the newest %d runs and %d events of this session is named %.80q: want the ref of one in prior_outputs", outputRunsMax, outputEventsMax, ref)
 	refusal.Field = "output"
 	return nil, refusal
 }
 
 // endedOutput returns a result from the log, nil if there is none. A run that has ended has no journal.
 func (v View) endedOutput(session, ref string) (jsontext.Value, error) {
-	left, before := outputRunsMax, actor.CallID{}
+	left, events, before := outputRunsMax, outputEventsMax, actor.CallID{}
 	for range outputPagesMax {
 		page, err := v.Log.Runs(v.Tenant, runs.Filter{Session: session, Calls: true}, before, left)
 		if err != nil {
 			return nil, err
 		}
 		for i := range page.All {
-			value, err := v.outputOfRun(page.All[i].Run, ref)
-			if value != nil || err != nil {
+			value, err := v.outputOfRun(page.All[i].Run, ref, &events)
+			if value != nil || err != nil || events <= 0 {
 				return value, err
 			}
 		}
@@ -119,15 +120,17 @@ func (v View) endedOutput(session, ref string) (jsontext.Value, error) {
 	return nil, nil
 }
 
-// outputOfRun returns a result that a run has got for a request, nil if there is none. The event of a request shows the
+// outputOfRun returns a result that a run has got for a request, nil if there is none. It reads at most left events,
+// and lowers left by those that it has read. The event of a request shows the
 // begin of its envelope, where the request_id is.
-func (v View) outputOfRun(run actor.CallID, ref string) (jsontext.Value, error) {
+func (v View) outputOfRun(run actor.CallID, ref string, left *int) (jsontext.Value, error) {
 	var asked *runs.Event
 	for after := uint64(0); ; {
-		page, err := v.Log.Events(v.Tenant, run, after, command.EventsMax)
+		page, err := v.Log.Events(v.Tenant, run, after, min(command.EventsMax, *left))
 		if err != nil {
 			return nil, err
 		}
+		*left -= len(page)
 		for _, raw := range page {
 			after = raw.Seq
 			e, err := runs.Decode(raw.Body)
@@ -141,7 +144,7 @@ func (v View) outputOfRun(run actor.CallID, ref string) (jsontext.Value, error) 
 				return agents.ResultOf(ref, parts), err
 			}
 		}
-		if len(page) < command.EventsMax {
+		if len(page) < command.EventsMax || *left <= 0 {
 			return nil, nil
 		}
 	}
