@@ -11,6 +11,7 @@ import (
 	"weak"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
 )
 
 // A change of the agents, and the search for used definitions, visit no actor.
@@ -74,5 +75,32 @@ func TestRecompiledDefinitionIsReplaced(t *testing.T) {
 	c.Step(2, Agents{Definitions: []actor.Definition{again}})
 	if got := c.definitions.current("a").Doc; got != again.Doc {
 		t.Errorf("got the definition %q, want that of the last change", got)
+	}
+}
+
+// A definition that is no longer in use is not found, though it was the last one that was.
+func TestUnusedDefinitionIsNotFound(t *testing.T) {
+	former, next := agent("a", echo()), agent("b", echo())
+	run := &store.Run{Definition: former.Hash, Call: actor.Call{To: actor.NewID("a", "")}}
+	for name, use := range map[string]func(d *definitions){
+		"replaced": func(d *definitions) { d.replace([]actor.Definition{next}, nil) },
+		"replaced, and released by its last run": func(d *definitions) {
+			d.retain(former.Hash)
+			d.replace([]actor.Definition{next}, nil)
+			if d.of(run) == nil {
+				t.Error("a run has no definition while it is open")
+			}
+			d.release(former.Hash)
+		},
+	} {
+		d := newDefinitions()
+		d.replace([]actor.Definition{former}, nil)
+		if d.current("a") == nil || d.of(run) == nil {
+			t.Fatal("the definition is not found")
+		}
+		use(&d)
+		if d.current("a") != nil || d.of(run) != nil || d.find(former.Hash) != nil {
+			t.Errorf("%s: it is found", name)
+		}
 	}
 }
