@@ -199,8 +199,12 @@ func (c *ServeCmd) Run(s streams) error {
 	}
 	defer node.LimitGarbage()()
 	n, err := c.open(s, log)
-	if errors.Is(err, postgres.ErrLeaving) || errors.Is(err, context.Canceled) { // it stood by
+	switch {
+	case errors.Is(err, postgres.ErrLeaving):
 		log.Info("stopping", "reason", err.Error())
+		return nil
+	case errors.Is(err, context.Canceled): // a signal, while it stood by
+		log.Info("stopping")
 		return nil
 	}
 	if err != nil {

@@ -142,16 +142,17 @@ func (x *Cluster) prepare() error {
 	if err := s.conn.QueryRow(ctx, "SELECT cluster FROM troupe.store").Scan(&cluster); err != nil {
 		return err
 	}
-	switch cluster {
-	case x.config.Name:
-		return nil
-	case "": // of one process until now, which must have ended
+	if cluster == "" { // of one process until now, which must have ended
 		s.owner = x.name
 		if err := s.lock(ctx); err != nil {
 			return err
 		}
-		_, err = s.conn.Exec(ctx, "UPDATE troupe.store SET cluster = $1 WHERE cluster = ''", x.config.Name)
-		return err
+		if err := s.conn.QueryRow(ctx, "UPDATE troupe.store SET cluster = CASE cluster WHEN '' THEN $1 ELSE cluster END RETURNING cluster", x.config.Name).Scan(&cluster); err != nil {
+			return err
+		}
+	}
+	if cluster == x.config.Name {
+		return nil
 	}
 	return fmt.Errorf("belongs to the cluster %q, not to %q", cluster, x.config.Name)
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -290,5 +291,29 @@ func TestStoreKnowsWhetherCommitsWait(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Processes that start at once on an empty database make one store, and each has the log in turn.
+func TestMembersStartAtOnce(t *testing.T) {
+	server := postgrestest.Start(t)
+	for range 5 {
+		url := server.Database()
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				x, err := Join(ClusterConfig{URL: url, Name: "team", Node: "n1", Address: "here", Timing: quick, Lost: func(line string) { t.Error(line) }})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				if err := errors.Join(x.Own(ctx, func(placement.Owner) {}), x.Close()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
 	}
 }

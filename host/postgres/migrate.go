@@ -32,7 +32,7 @@ func migrations() (all []string, err error) {
 	return all, err
 }
 
-// schemaLock is the advisory lock that one migrating process holds until its transaction ends.
+// schemaLock is the advisory lock that a process which migrates, or makes a store, holds until its transaction ends.
 const schemaLock = 0x74726f757065 // "troupe"
 
 // migrate brings the schema to the version of this program, in one transaction. A newer schema is refused.

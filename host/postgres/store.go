@@ -266,7 +266,7 @@ func (s *Store) identify(ctx context.Context) error {
 	return nil
 }
 
-// makeStore writes the row of a new store.
+// makeStore writes the row of a new store, unless another process that starts at the same time has done so.
 func (s *Store) makeStore(ctx context.Context) error {
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails
@@ -275,11 +275,14 @@ func (s *Store) makeStore(ctx context.Context) error {
 		return err
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // after the commit it does nothing
-	var rows int
-	if err := tx.QueryRow(ctx, "SELECT count(*) FROM (SELECT 1 FROM troupe.kv LIMIT 1) one").Scan(&rows); err != nil {
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", schemaLock); err != nil {
 		return err
 	}
-	if rows > 0 {
+	var made, rows bool
+	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM troupe.store), EXISTS (SELECT 1 FROM troupe.kv)").Scan(&made, &rows); err != nil || made {
+		return err
+	}
+	if rows {
 		return errIncomplete
 	}
 	if err := insertStore(ctx, tx, s.node, secret); err != nil {
