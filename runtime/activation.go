@@ -29,7 +29,7 @@ type activation struct {
 	former       []actor.CallID // runs that were open when the actor was loaded
 	dirty        bool
 	gone         bool // no longer in Cell.actors
-	*activeState      // the cell's shared idleState if a volatile actor has no state of its own; see Cell.ensureActive
+	*activeState      // the cell's shared idleState if a volatile actor has no state of its own; see ensureActive
 }
 
 // activeState is the state of a journaled actor, or of a volatile one with open work
@@ -73,7 +73,7 @@ const (
 )
 
 // ensureActive gives the actor an activeState of its own, so that it can change.
-func (c *Cell) ensureActive(act *activation) {
+func (act *activation) ensureActive(c *Cell) {
 	if act.activeState != c.idleState {
 		return
 	}
@@ -85,7 +85,7 @@ func (c *Cell) ensureActive(act *activation) {
 }
 
 // releaseState returns the activeState of an idle volatile actor to the free list.
-func (c *Cell) releaseState(act *activation) {
+func (act *activation) releaseState(c *Cell) {
 	l := act.activeState
 	if act.durable || l == c.idleState || len(l.journal.Runs)+len(l.journal.Ended)+len(l.journal.Buried)+len(l.deferred)+len(l.joined)+len(l.tainted)+len(l.subscribed) > 0 {
 		return
@@ -105,21 +105,21 @@ type joinedCall struct {
 }
 
 // idle reports whether the actor has no open work.
-func (a *activation) idle() bool {
-	return a.loaded && len(a.outcomeWaiters) == 0 && len(a.journal.Runs) == 0 && len(a.journal.Mail.Rows) == 0
+func (act *activation) idle() bool {
+	return act.loaded && len(act.outcomeWaiters) == 0 && len(act.journal.Runs) == 0 && len(act.journal.Mail.Rows) == 0
 }
 
 // journalLoaded reports whether the journal holds the actor's entries of the log.
-func (a *activation) journalLoaded() bool { return a.loaded && a.durable }
+func (act *activation) journalLoaded() bool { return act.loaded && act.durable }
 
 // cloneRuns returns a copy of the list of open runs, for loops that may end some of
 // these runs.
-func (a *activation) cloneRuns() []*store.Run { return slices.Clone(a.journal.Runs) }
+func (act *activation) cloneRuns() []*store.Run { return slices.Clone(act.journal.Runs) }
 
 // pending returns the number of unanswered calls of the actor's turns.
-func (a *activation) pending() int {
+func (act *activation) pending() int {
 	n := 0
-	for _, t := range a.turns {
+	for _, t := range act.turns {
 		for i := range t.run.Last() {
 			if ask := &t.run.Last()[i]; ask.IsCall() && ask.Open() && !t.ended {
 				n++
@@ -129,8 +129,8 @@ func (a *activation) pending() int {
 	return n
 }
 
-func (a *activation) turn(run actor.CallID) *turn {
-	for _, t := range a.turns {
+func (act *activation) turn(run actor.CallID) *turn {
+	for _, t := range act.turns {
 		if t.run.Call.ID == run {
 			return t
 		}
@@ -140,8 +140,8 @@ func (a *activation) turn(run actor.CallID) *turn {
 
 // findAsk returns the turn and index of the call among the last asks of the turns.
 // The turn is nil if no last ask made the call. The ask may already be answered.
-func (a *activation) findAsk(call actor.CallID) (*turn, int) {
-	for _, t := range a.turns {
+func (act *activation) findAsk(call actor.CallID) (*turn, int) {
+	for _, t := range act.turns {
 		for i := range t.run.Last() {
 			if t.run.Last()[i].Call == call && !call.IsZero() {
 				return t, i
@@ -152,19 +152,19 @@ func (a *activation) findAsk(call actor.CallID) (*turn, int) {
 }
 
 // durableRun reports whether output of the run must wait for the log.
-func (a *activation) durableRun(run actor.CallID) bool {
-	t := a.turn(run)
-	return a.durable || t != nil && t.durable() || slices.Contains(a.tainted, run)
+func (act *activation) durableRun(run actor.CallID) bool {
+	t := act.turn(run)
+	return act.durable || t != nil && t.durable() || slices.Contains(act.tainted, run)
 }
 
 // untaint removes a call from the queued calls that depend on log entries. It
 // reports whether the call was among them.
-func (a *activation) untaint(call actor.CallID) bool {
-	i := slices.Index(a.tainted, call)
+func (act *activation) untaint(call actor.CallID) bool {
+	i := slices.Index(act.tainted, call)
 	if i < 0 {
 		return false
 	}
-	a.tainted = slices.Delete(a.tainted, i, i+1)
+	act.tainted = slices.Delete(act.tainted, i, i+1)
 	return true
 }
 
@@ -182,10 +182,10 @@ func (c *Cell) activate(id actor.ID, journaled bool) *activation {
 		durable: journaled, serial: c.isSerial(id)}
 	c.actors.add(id, act)
 	if act.durable {
-		c.ensureActive(act)
-		c.load(act, 0)
+		act.ensureActive(c)
+		act.load(c, 0)
 	} else {
-		c.markLoaded(act)
+		act.markLoaded(c)
 	}
 	return act
 }
@@ -197,31 +197,31 @@ func (c *Cell) activate(id actor.ID, journaled bool) *activation {
 
 // becomeVolatile changes a journaled actor whose agent is volatile now. It does nothing
 // if the journal holds open runs or outcomes, whose duplicates the journal answers.
-func (c *Cell) becomeVolatile(act *activation) {
+func (act *activation) becomeVolatile(c *Cell) {
 	j := &act.journal
 	if len(j.Runs)+len(j.Mail.Rows)+len(act.outcomeWaiters) > 0 || j.RetainsOutcomes(c.now) {
 		return
 	}
 	c.emit(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: "durability"})
-	c.removeFromSize(act)
+	act.removeFromSize(c)
 	*j = store.Journal{Buried: j.Buried}
 	act.mustLoad = false
 	act.durable, act.entryBytes, act.snapshotBytes = false, 0, 0
-	c.markLoaded(act)
+	act.markLoaded(c)
 }
 
 // loadIdle replaces an idle volatile actor by a journaled one, which is loaded. It
 // returns the new actor. Calls cancelled before their arrival remain cancelled.
-func (c *Cell) loadIdle(act *activation, mustLoad bool) *activation {
+func (act *activation) loadIdle(c *Cell, mustLoad bool) *activation {
 	cancelled := act.journal.Buried
 	for i := range c.localQueue {
 		if m := &c.localQueue[i]; m.to == act {
 			m.to = nil // looked up on delivery
 		}
 	}
-	c.deactivate(act, "durability")
+	act.deactivate(c, "durability")
 	if act = c.activate(act.id, true); mustLoad {
-		c.requireLoad(act)
+		act.requireLoad(c)
 	}
 	for i := range cancelled {
 		act.deferred = append(act.deferred, actor.Envelope{To: act.id, Body: actor.Cancel{Call: cancelled[i].Call, Reason: actor.Stopped}})
@@ -230,7 +230,7 @@ func (c *Cell) loadIdle(act *activation, mustLoad bool) *activation {
 }
 
 // markLoaded marks the actor as loaded and schedules its first turns.
-func (c *Cell) markLoaded(act *activation) {
+func (act *activation) markLoaded(c *Cell) {
 	act.loaded = true
 	c.emit(history.Event{Kind: history.Activate, Actor: act.id, Epoch: act.epoch, Durable: act.durable})
 	c.markDirty(act)
@@ -238,12 +238,12 @@ func (c *Cell) markLoaded(act *activation) {
 
 // deactivate removes an actor from memory. Its running turns stop without an entry.
 // The next owner resumes them from the log.
-func (c *Cell) deactivate(act *activation, reason string) {
+func (act *activation) deactivate(c *Cell, reason string) {
 	for _, t := range act.turns {
 		c.active.remove(t)
-		c.stopAgent(t)
+		t.stopAgent(c)
 		for i := range t.run.Last() {
-			c.abort(t, i)
+			t.abort(c, i)
 		}
 	}
 	for _, run := range act.journal.Runs {
@@ -253,8 +253,8 @@ func (c *Cell) deactivate(act *activation, reason string) {
 		c.recovery.unloaded--
 	}
 	c.actors.remove(act)
-	c.recoveryDone(act)
-	c.removeFromSize(act)
+	act.recoveryDone(c)
+	act.removeFromSize(c)
 	if act.loaded {
 		c.emit(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: reason})
 	}
@@ -268,7 +268,7 @@ func (c *Cell) loaded(in Loaded) {
 		return // stale: the actor's shard moved, or a second load was running
 	}
 	if c.failpoints.On(failpoint.LoadMisses) {
-		c.load(act, 0)
+		act.load(c, 0)
 		return
 	}
 	journal, err := store.Fold(in.Saved)
@@ -287,14 +287,14 @@ func (c *Cell) loaded(in Loaded) {
 	if act.mustLoad {
 		c.recovery.unloaded--
 	}
-	c.markLoaded(act)
-	c.recoveryDone(act)
+	act.markLoaded(c)
+	act.recoveryDone(c)
 	if act.journal.HasFutureClock(c.now) {
-		c.record(act, store.Rebased{At: c.now}, store.Shown{})
+		act.record(c, store.Rebased{At: c.now}, store.Shown{})
 	}
 	for _, run := range act.cloneRuns() {
 		if run.Started() {
-			act.turns = append(act.turns, c.restoreTurn(act, run))
+			act.turns = append(act.turns, act.restoreTurn(c, run))
 			c.active.add(act.turns[len(act.turns)-1])
 			if run.Holds > 0 {
 				act.mailbox.SuspendAging(max(run.Clock.Since, run.Clock.HeldUntil))
@@ -303,22 +303,22 @@ func (c *Cell) loaded(in Loaded) {
 			act.mailbox.Push(queued(run, c.now))
 		}
 	}
-	c.expireDue(act)
+	act.expireDue(c)
 	mail{c, act}.restore()
 	for _, run := range act.cloneRuns() {
 		if c.strikes[run.Call.ID] >= c.limits.StrikesMax {
-			c.stopRun(act, run, poisonRefusal(c.strikes[run.Call.ID]))
+			act.stopRun(c, run, poisonRefusal(c.strikes[run.Call.ID]))
 		}
 	}
 	parking{c}.restored(act)
 	for _, t := range act.turns {
-		c.resume(t)
+		t.resume(c)
 	}
-	c.probeAgain(act, restoredCalls(act))
+	waitCycle{c, act}.probeAgain(restoredCalls(act))
 	deferred := act.deferred
 	act.deferred = nil
 	for i := range deferred {
-		c.receive(act, &deferred[i])
+		act.receive(c, &deferred[i])
 	}
 }
 
@@ -331,28 +331,28 @@ func (c *Cell) loadFailed(in LoadFailed) {
 		return
 	}
 	if in.Page != (actor.Hash{}) {
-		transcripts{c}.pageFailed(act, in.Page)
+		transcripts{c, act}.pageFailed(in.Page)
 		return
 	}
 	if in.Outcome > 0 {
-		c.outcomeLoaded(act, in.Outcome, nil)
+		act.outcomeLoaded(c, in.Outcome, nil)
 		return
 	}
 	if in.Gone {
-		c.sessionGone(act)
+		act.sessionGone(c)
 		return
 	}
-	c.recoveryDone(act)
+	act.recoveryDone(c)
 	deferred := act.deferred
 	act.deferred = nil
 	for i := range deferred {
 		env := &deferred[i]
 		if r, ok := env.Body.(actor.Request); ok && r.Call.Attempt == 1 {
 			// A retry is possible: this refusal is not recorded, and a copy of the call may run.
-			c.refuse(act, &r.Call, actor.RefuseUnavailable(c.limits.ResendAfter, "%s cannot be read: %s; run troupe doctor for details", in.Actor, in.Why))
+			c.refuse(&r.Call, actor.RefuseUnavailable(c.limits.ResendAfter, "%s cannot be read: %s; run troupe doctor for details", in.Actor, in.Why))
 		} else {
 			c.drop(env, "unread")
-			c.scheduleClientRetry(env.Body.Subject())
+			c.waiters.retryLater(c, env.Body.Subject())
 		}
 	}
 	if !act.mustLoad {
@@ -373,17 +373,17 @@ func queued(run *store.Run, now actor.Time) dispatcher.Queued {
 // record applies a record to the actor's journal. For a journaled actor it appends
 // the entry. The argument shown is the part of the entry's run events that the record
 // lacks.
-func (c *Cell) record(act *activation, r store.Record, shown store.Shown) {
+func (act *activation) record(c *Cell, r store.Record, shown store.Shown) {
 	e := &c.entry
 	*e = store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, Record: r, Shown: shown, WasDue: act.indexedDue}
-	c.numberEvents(act, e)
+	act.numberEvents(c, e)
 	if !act.durable {
 		if err := act.journal.Apply(r); err != nil {
 			invariant.Check(false, "%s: invalid record: %v", act.id, err)
 		}
 		act.journal.Transcript = store.Transcript{} // a volatile actor keeps none
-		c.publishEvents(act, e)
-		c.journalChanged(act)
+		act.publishEvents(c, e)
+		act.journalChanged(c)
 		return
 	}
 	summary, changed, err := act.journal.ApplySummarized(r)
@@ -398,16 +398,16 @@ func (c *Cell) record(act *activation, r store.Record, shown store.Shown) {
 	act.indexedDue = e.Due
 	c.ready.Entries = append(c.ready.Entries, *e)
 	act.entryBytes += entrySize(e)
-	c.publishEvents(act, e)
-	c.journalChanged(act)
+	act.publishEvents(c, e)
+	act.journalChanged(c)
 }
 
 // numberEvents gives numbers to the events of an entry, unless they have no consumer.
-func (c *Cell) numberEvents(act *activation, e *store.Entry) {
+func (act *activation) numberEvents(c *Cell, e *store.Entry) {
 	id := e.EventRun()
 	run := act.journal.Run(id)
 	_, parks := e.Record.(store.Parked)
-	if id.IsZero() || !c.observed(act, id) || parks && run != nil && !run.Started() { // a run without a step is shown as queued
+	if id.IsZero() || !act.observed(c, id) || parks && run != nil && !run.Started() { // a run without a step is shown as queued
 		e.Shown = store.Shown{}
 		return
 	}
@@ -420,7 +420,7 @@ func (c *Cell) numberEvents(act *activation, e *store.Entry) {
 
 // publishEvents publishes the events of an entry. Those of a journaled actor are read from
 // the log, so only the number of the last one is published.
-func (c *Cell) publishEvents(act *activation, e *store.Entry) {
+func (act *activation) publishEvents(c *Cell, e *store.Entry) {
 	if e.Shown.N == 0 {
 		return
 	}
@@ -443,10 +443,10 @@ func (c *Cell) publishEvents(act *activation, e *store.Entry) {
 
 // publishRecord publishes the events of a record of a volatile actor, which applies it
 // without this record.
-func (c *Cell) publishRecord(act *activation, r store.Record, shown store.Shown) {
+func (act *activation) publishRecord(c *Cell, r store.Record, shown store.Shown) {
 	c.entry = store.Entry{Actor: act.id, Record: r, Shown: shown}
-	c.numberEvents(act, &c.entry)
-	c.publishEvents(act, &c.entry)
+	act.numberEvents(c, &c.entry)
+	act.publishEvents(c, &c.entry)
 }
 
 // latestEntries is the number of entries of a step that are searched for a summary.
@@ -467,7 +467,7 @@ func (c *Cell) summarySlot(run actor.CallID) *runs.Summary {
 }
 
 // journalChanged completes a change of the journal.
-func (c *Cell) journalChanged(act *activation) {
+func (act *activation) journalChanged(c *Cell) {
 	act.lastUsed = c.now
 	c.markDirty(act)
 }
@@ -496,14 +496,14 @@ func entrySize(e *store.Entry) int {
 
 // observed reports whether the events of a run have a consumer: the log, or a
 // subscriber. The cell builds no events for a run without a consumer.
-func (c *Cell) observed(act *activation, run actor.CallID) bool {
+func (act *activation) observed(c *Cell, run actor.CallID) bool {
 	return act.durable || !c.publishOnDemand || slices.Contains(act.subscribed, run)
 }
 
 // snapshot writes a snapshot, which shortens the next load. It does so once the
 // entries since the last snapshot are at least as large as both the last snapshot
 // and SnapshotBytes.
-func (c *Cell) snapshot(act *activation) {
+func (act *activation) snapshot(c *Cell) {
 	if act.entryBytes < max(c.limits.SnapshotBytes, act.snapshotBytes) && (act.entryBytes == 0 || !c.failpoints.On(failpoint.SnapshotNow)) {
 		return
 	}

@@ -87,15 +87,13 @@ func (a activeTurns) waiting(tenant string) (n int) {
 	return n
 }
 
-// rootAdmission is the part of a cell that decides about messages to busy agents.
-type rootAdmission struct{ *Cell }
-
 // checkActive returns a refusal if the agent already runs as many turns as this cell may
 // run at once: its share of the limit of the node. An agent's own limit is for all its turns, of which
 // one principal has at most three quarters. The default is for those of one principal, and all
 // principals have a quarter more. Otherwise the messages of one could refuse those of all others. The
 // turns of runs that the message interrupts do not count.
-func (c rootAdmission) checkActive(act *activation, call *actor.Call, def *actor.Definition, interrupted []*store.Run) *actor.Refusal {
+func (a admission) checkActive(call *actor.Call, def *actor.Definition, interrupted []*store.Run) *actor.Refusal {
+	c, act := a.cell, a.act
 	limit, divided := c.limits.MaxActivePerAgent, def.MaxActive == 0
 	if !divided {
 		limit = def.MaxActive
@@ -138,10 +136,10 @@ func (c rootAdmission) checkActive(act *activation, call *actor.Call, def *actor
 // share returns the turns of a limit of the node that this cell may run. The shares of all
 // cells add up to the limit, or to one turn each if the limit is lower: a cell without a share
 // could serve none of its sessions.
-func (c rootAdmission) share(limit int) int {
-	cells := max(1, c.cells)
+func (v *env) share(limit int) int {
+	cells := max(1, v.cells)
 	share := limit / cells
-	if int(c.self.Cell) < limit%cells {
+	if int(v.self.Cell) < limit%cells {
 		share++
 	}
 	return max(1, share)
@@ -149,7 +147,8 @@ func (c rootAdmission) share(limit int) int {
 
 // applyBusyPolicy returns the open runs of clients that the message of a client interrupts,
 // or a refusal if it wants neither to interrupt them nor to wait.
-func (c rootAdmission) applyBusyPolicy(act *activation, call *actor.Call) (interrupted []*store.Run, r *actor.Refusal) {
+func (a admission) applyBusyPolicy(call *actor.Call) (interrupted []*store.Run, r *actor.Refusal) {
+	act := a.act
 	policy := call.Busy()
 	if policy == actor.BusyQueue || !call.IsRoot() {
 		return nil, nil

@@ -105,7 +105,7 @@ func TestSharesOfCellsAddUpToLimit(t *testing.T) {
 		for limit := 1; limit <= 12; limit++ {
 			sum := 0
 			for _, c := range n.cells {
-				sum += rootAdmission{c}.share(limit)
+				sum += c.share(limit)
 			}
 			if want := max(limit, cells); sum != want {
 				t.Errorf("limit %d in %d cells: %d turns, want %d", limit, cells, sum, want)

@@ -112,4 +112,4 @@ func (g *agentGroup) compare(other *agentGroup) int {
 	return cmp.Or(cmp.Compare(g.tenant, other.tenant), cmp.Compare(g.agent, other.agent))
 }
 
-func (a *activation) compare(b *activation) int { return a.id.Compare(b.id) }
+func (act *activation) compare(b *activation) int { return act.id.Compare(b.id) }

@@ -38,7 +38,7 @@ func (s received) endModel() *actor.Refusal {
 		return refusal
 	}
 	s.accept()
-	s.cell.answerResult(s.turn, i, answer)
+	s.turn.answerResult(s.cell, i, answer)
 	s.done(nil)
 	return nil
 }
@@ -77,7 +77,7 @@ func reasonOf(text string) actor.Reason {
 
 // interruptModel answers a request that was open when its node stopped: its connection is gone.
 func interruptModel(c *Cell, t *turn, i int) {
-	c.answerResult(t, i, actor.Answer{Refusal: actor.Refuse(actor.Unknown, "the server stopped during the request to the model: its outcome is unknown")})
+	t.answerResult(c, i, actor.Answer{Refusal: actor.Refuse(actor.Unknown, "the server stopped during the request to the model: its outcome is unknown")})
 }
 
 // isAddedModel reports whether an ask is a recorded model request. The gateway performs it.

@@ -28,9 +28,9 @@ func (s received) addTool() *actor.Refusal {
 	}
 	s.done(signals.AddedTool{ID: id.String()}.Parts())
 	if i := int(id.Index); t.run.Last()[i].Open() {
-		toolCalls{c}.begin(t, i)
+		toolCalls{c, t}.begin(i)
 	}
-	c.propagateHold(t, holds)
+	t.propagateHold(c, holds)
 	return nil
 }
 
@@ -39,24 +39,24 @@ func (s received) addTool() *actor.Refusal {
 func (s received) addAsk(ask *actor.Ask) (runs.ToolCallID, *actor.Refusal) {
 	c, t, run := s.cell, s.turn, s.turn.run
 	if refusal := c.checkEvents(run, eventsPerAsk); refusal != nil {
-		c.refuse(t.act, s.call, refusal)
-		c.finishTurn(t, failedOutcome(refusal))
+		c.refuse(s.call, refusal)
+		t.finishTurn(c, failedOutcome(refusal))
 		return runs.ToolCallID{}, nil
 	}
-	if refusal := c.checkCallback(t); refusal != nil {
+	if refusal := t.checkCallback(c); refusal != nil {
 		return runs.ToolCallID{}, refusal
 	}
 	i := len(run.Last())
 	a := store.Asked{Added: true}
-	c.planAsk(&a, t, ask, false)
+	t.planAsk(c, &a, ask, false)
 	a.Callback, a.CallbackKey = s.call.ID, s.call.Idempotency
-	toolCalls{c}.seal(t, &a, t.step(), i)
+	toolCalls{c, t}.seal(&a, t.step(), i)
 	s.accept()
-	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, store.Shown{Call: &run.Call, Step: t.step(), Index: uint16(i)})
+	t.act.record(c, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, store.Shown{Call: &run.Call, Step: t.step(), Index: uint16(i)})
 	mail{c, t.act}.send(t)
 	t.rawAsks = append(t.rawAsks, *ask)
 	t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
-	c.emitAsk(t, i, t.act.pending())
+	t.emitAsk(c, i, t.act.pending())
 	return t.toolCallID(i), nil
 }
 

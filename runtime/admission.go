@@ -11,88 +11,96 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// request checks a call at its callee. The order of the checks is part of the
+// admission decides about the calls that arrive at an actor.
+type admission struct {
+	cell *Cell
+	act  *activation
+}
+
+// request checks a call. The order of the checks is part of the
 // protocol: cancelled, duplicate, poisoned, agent, time left, capacity. The first
 // attempt that passes is accepted. Later attempts of the same call are duplicates.
-func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
+func (a admission) request(call *actor.Call, durable bool) {
+	c, act := a.cell, a.act
 	if act.journal.IsBuried(call.ID) {
-		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it arrived"))
+		c.refuse(call, actor.Refuse(actor.Stopped, "the call was cancelled before it arrived"))
 		return
 	}
-	if c.answerDuplicate(act, call) {
+	if a.answerDuplicate(call) {
 		return
 	}
 	if c.strikes[call.ID] >= c.limits.StrikesMax {
-		c.refusePoisoned(act, call)
+		a.refusePoisoned(call)
 		return
 	}
 	if call.Kind == actor.Signal {
-		c.signal(act, call, durable)
+		act.signal(c, call, durable)
 		return
 	}
 	def := c.definitions.current(call.To.Agent)
 	if def == nil {
-		c.refuse(act, call, actor.AgentNotFound(call.To.Agent))
+		c.refuse(call, actor.AgentNotFound(call.To.Agent))
 		return
 	}
 	if act.durable && !journaled(def) {
-		c.becomeVolatile(act)
+		act.becomeVolatile(c)
 	}
 	if call.Left <= 0 {
-		c.refuse(act, call, actor.RefuseDeadline(call.To, call.Operation, call.Left))
+		c.refuse(call, actor.RefuseDeadline(call.To, call.Operation, call.Left))
 		return
 	}
 	if c.failpoints.On(failpoint.MailboxFull) {
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "the mailbox of %s has no room", act.id))
+		c.refuse(call, actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "the mailbox of %s has no room", act.id))
 		return
 	}
 	if act.durable {
 		if r := c.residents.admit(act, call, c.limits.ActorBytesMax, c.limits.ResendAfter); r != nil {
-			c.refuse(act, call, r)
+			c.refuse(call, r)
 			return
 		}
 	}
-	interrupted, r := rootAdmission{c}.applyBusyPolicy(act, call)
+	interrupted, r := a.applyBusyPolicy(call)
 	if r != nil {
-		c.refuse(act, call, r)
+		c.refuse(call, r)
 		return
 	}
-	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // the call would wait for the first of several turns to end; probes cannot follow such a wait, so the call is refused
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "%s already runs %d turns at once", act.id, len(act.turns)))
+	if !act.serial && !call.IsRoot() && !act.canBeginTurn(c) { // the call would wait for the first of several turns to end; probes cannot follow such a wait, so the call is refused
+		c.refuse(call, actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "%s already runs %d turns at once", act.id, len(act.turns)))
 		return
 	}
-	if !c.canBeginTurn(act) || act.mailbox.Count() > 0 {
+	if !act.canBeginTurn(c) || act.mailbox.Count() > 0 {
 		if r := act.mailbox.Admit(c.limits, c.now, act.id, actor.SizeOf(call.Parts)); r != nil {
-			c.refuse(act, call, r)
+			c.refuse(call, r)
 			return
 		}
-	} else if r := (rootAdmission{c}).checkActive(act, call, def, interrupted); r != nil {
-		c.refuse(act, call, r)
+	} else if r := a.checkActive(call, def, interrupted); r != nil {
+		c.refuse(call, r)
 		return
 	}
 	for _, run := range interrupted { // the message is accepted in any case
-		c.stopRun(act, run, actor.Refuse(actor.Stopped, "interrupted by the message %s", call.ID))
+		act.stopRun(c, run, actor.Refuse(actor.Stopped, "interrupted by the message %s", call.ID))
 	}
-	c.accept(act, call, def, durable)
+	a.accept(call, def, durable)
 }
 
 // answerDuplicate answers an attempt of a call that was accepted before, or a
 // client's duplicate under the same idempotency key. It reports whether the call
 // was such a duplicate.
-func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
+func (a admission) answerDuplicate(call *actor.Call) bool {
+	c, act := a.cell, a.act
 	reply, n := act.journal.Outcome(call.ID)
 	if reply != nil || n > 0 {
-		c.replyOutcome(act, call, reply, n)
+		act.replyOutcome(c, call, reply, n)
 		return true
 	}
 	if !act.durable && (call.Attempt > 1 || c.remote) { // within a node a first attempt is delivered once, so the cache need not be searched
 		if reply := c.replyCache.find(call.ID, act.epoch); reply != nil {
-			c.replyTo(act, call, reply, true)
+			c.replyTo(call, reply, true)
 			return true
 		}
 	}
 	if run := act.journal.Run(call.ID); run != nil {
-		c.replyOpen(act, call, run)
+		a.replyOpen(call, run)
 		return true
 	}
 	id, body, ok := act.journal.FindByKey(call.Idempotency)
@@ -100,33 +108,34 @@ func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 		return false
 	}
 	if body != call.Idempotency.Body {
-		c.refuse(act, call, &actor.Refusal{Reason: actor.Invalid, Field: "Idempotency-Key",
+		c.refuse(call, &actor.Refusal{Reason: actor.Invalid, Field: "Idempotency-Key",
 			Detail: "the key was used with a different body; use a new key for a new request"})
 		return true
 	}
 	act.matchKey(c, id)
 	if act.journal.HasEnded(id) {
 		reply, n := act.journal.Outcome(id)
-		c.replyOutcome(act, call, reply, n)
+		act.replyOutcome(c, call, reply, n)
 		return true
 	}
 	if t, i := act.findAdded(id); t != nil {
 		if !t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor) {
-			c.refuse(act, call, c.tooManyDuplicates(act, c.limits.MaxPendingPerActor))
+			c.refuse(call, a.tooManyDuplicates(c.limits.MaxPendingPerActor))
 		}
 		return true
 	}
-	c.joinRun(act, id, call)
+	a.joinRun(id, call)
 	return true
 }
 
 // replyOpen reports to a retrying caller that its call is still open. The call of a
 // client gets no such report. If the client retries through another cell, that cell
 // gets the reply of the run as well.
-func (c *Cell) replyOpen(act *activation, call *actor.Call, run *store.Run) {
+func (a admission) replyOpen(call *actor.Call, run *store.Run) {
+	c, act := a.cell, a.act
 	if call.IsRoot() {
 		if call.Via != run.Call.Via {
-			c.joinRun(act, run.Call.ID, call)
+			a.joinRun(run.Call.ID, call)
 		}
 		return
 	}
@@ -136,38 +145,40 @@ func (c *Cell) replyOpen(act *activation, call *actor.Call, run *store.Run) {
 		actor.Open{Call: call.ID, N: run.Holds, Until: run.Clock.HeldUntil, For: run.HeldFor(c.now)})
 }
 
-func (c *Cell) tooManyDuplicates(act *activation, n int) *actor.Refusal {
-	return actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "%d duplicates already wait for open runs", n)
+func (a admission) tooManyDuplicates(n int) *actor.Refusal {
+	return actor.RefuseBusy(actor.ScopeCallee, a.act.mailbox.RetryAfter(a.cell.now), "%d duplicates already wait for open runs", n)
 }
 
 // joinRun attaches a client's duplicate to the open run that the duplicate repeats.
 // The duplicate gets the reply of the run. Exception: if the run is held and the
 // client waits at this cell, the client is notified of the hold at once instead.
-func (c *Cell) joinRun(act *activation, run actor.CallID, call *actor.Call) {
-	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.findWaiter(call.ID) != nil {
+func (a admission) joinRun(run actor.CallID, call *actor.Call) {
+	c, act := a.cell, a.act
+	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.waiters.find(call.ID) != nil {
 		c.respond(call.ID, actor.Reply{Call: call.ID, Run: run}, r.Clock.HeldUntil, act.durable)
 		return
 	}
-	if slices.ContainsFunc(act.joined, func(a joinedCall) bool { return a.call == call.ID && a.via == call.Via }) {
+	if slices.ContainsFunc(act.joined, func(j joinedCall) bool { return j.call == call.ID && j.via == call.Via }) {
 		return
 	}
 	if len(act.joined) >= c.limits.MaxPendingPerActor {
-		c.refuse(act, call, c.tooManyDuplicates(act, len(act.joined)))
+		c.refuse(call, a.tooManyDuplicates(len(act.joined)))
 		return
 	}
 	act.joined = append(act.joined, joinedCall{run: run, call: call.ID, via: call.Via})
-	if c.findWaiter(call.ID) != nil && call.ID != run {
+	if c.waiters.find(call.ID) != nil && call.ID != run {
 		c.addEffect(Effect{ID: actor.EffectID{Run: call.ID}, Gated: act.durableRun(run), Op: Joined{Call: call.ID, Run: run}})
 	}
 }
 
 // accept accepts a call. If its turn begins in the same step, its first decisions
 // are appended to the log together with the acceptance.
-func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, durable bool) {
-	if cl := c.currentWaiter; cl != nil && cl.subscribed && cl.call.ID == call.ID && c.publishOnDemand && !act.durable {
+func (a admission) accept(call *actor.Call, def *actor.Definition, durable bool) {
+	c, act := a.cell, a.act
+	if cl := c.waiters.current; cl != nil && cl.subscribed && cl.call.ID == call.ID && c.publishOnDemand && !act.durable {
 		act.subscribed = append(act.subscribed, call.ID)
 	}
-	r := c.openRun(act, call, def)
+	r := act.openRun(c, call, def)
 	if call.IsRoot() { // the first event of its stream is the client's message
 		r.Seq = 1
 	}
@@ -182,15 +193,15 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 	}
 	if turns := holders(act); len(turns) > 0 {
 		c.emit(history.Event{Kind: history.Queue, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: turns[0].run.Call.ID})
-		c.startProbe(act, r)
+		waitCycle{c, act}.startProbe(r)
 	}
 }
 
 // openRun opens the run of an accepted call, in the journal if the actor has one.
-func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition) *store.Run {
+func (act *activation) openRun(c *Cell, call *actor.Call, def *actor.Definition) *store.Run {
 	c.definitions.retain(def.Hash)
 	if act.durable {
-		c.record(act, store.Accepted{Call: *call, At: c.now, Definition: def.Hash}, store.Shown{})
+		act.record(c, store.Accepted{Call: *call, At: c.now, Definition: def.Hash}, store.Shown{})
 		return act.journal.Run(call.ID)
 	}
 	var run *store.Run
@@ -199,19 +210,20 @@ func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition)
 	} else {
 		run = &store.Run{}
 	}
-	if call.IsRoot() && c.observed(act, call.ID) {
-		c.publishRecord(act, store.Accepted{Call: *call, At: c.now}, store.Shown{})
+	if call.IsRoot() && act.observed(c, call.ID) {
+		act.publishRecord(c, store.Accepted{Call: *call, At: c.now}, store.Shown{})
 	}
 	act.journal.Open(run, call, c.now, def.Hash)
-	c.journalChanged(act)
+	act.journalChanged(c)
 	return run
 }
 
 // refusePoisoned refuses a call permanently, because handling the call has made
 // this cell panic too often.
-func (c *Cell) refusePoisoned(act *activation, call *actor.Call) {
+func (a admission) refusePoisoned(call *actor.Call) {
+	c, act := a.cell, a.act
 	reply := actor.Fail(call.ID, poisonRefusal(c.strikes[call.ID]))
-	c.recordOutcome(act, call, &reply, true)
+	act.recordOutcome(c, call, &reply, true)
 }
 
 func poisonRefusal(panics int) *actor.Refusal {
@@ -220,17 +232,17 @@ func poisonRefusal(panics int) *actor.Refusal {
 
 // refuse refuses a call without writing an entry. A retry of the call therefore
 // passes through all checks again.
-func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
+func (c *Cell) refuse(call *actor.Call, r *actor.Refusal) {
 	c.addJitter(r)
 	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "callee", Chain: call.Chain, Attempt: call.Attempt})
 	reply := actor.Fail(call.ID, r)
 	reply.Budget = call.Budget
-	c.replyTo(act, call, &reply, false)
+	c.replyTo(call, &reply, false)
 }
 
 // addJitter varies the retry delay of a refusal, if it has one.
-func (c *Cell) addJitter(r *actor.Refusal) {
+func (v *env) addJitter(r *actor.Refusal) {
 	if r.RetryAfter > 0 {
-		r.RetryAfter = actor.Jitter(r.RetryAfter, c.random())
+		r.RetryAfter = actor.Jitter(r.RetryAfter, v.random())
 	}
 }

@@ -86,26 +86,25 @@ func (s received) decide() *actor.Refusal {
 		return refusal
 	}
 	c, t := s.cell, s.turn
-	calls := toolCalls{c}
 	by := store.ShownAsk{Principal: s.call.Principal, Origin: s.call.Origin}
 	s.accept()
-	switch changed := calls.recheck(t, i); {
+	switch changed := (toolCalls{c, t}).recheck(i); {
 	case d.Approve && changed != nil:
-		calls.expire(t, i, changed.Detail)
-		c.answerResult(t, i, actor.Answer{Refusal: changed})
+		toolCalls{c, t}.expire(i, changed.Detail)
+		t.answerResult(c, i, actor.Answer{Refusal: changed})
 		return actor.Refuse(actor.ApprovalDecided, "the approval has expired: %s", changed.Detail)
 	case d.Approve:
 		a := &t.run.Last()[i]
 		left := min(t.run.Clock.Remaining(c.now), orDefault(a.Out().Timeout, c.limits.ToolTimeoutDefault))
-		calls.resolve(t, i, runs.ApprovalStatusApproved, left, d.Reason, by)
-		c.perform(t, i)
+		toolCalls{c, t}.resolve(i, runs.ApprovalStatusApproved, left, d.Reason, by)
+		t.perform(c, i)
 	default:
-		calls.resolve(t, i, runs.ApprovalStatusRejected, 0, d.Reason, by)
+		toolCalls{c, t}.resolve(i, runs.ApprovalStatusRejected, 0, d.Reason, by)
 		rejected := "a person rejected the call"
 		if d.Reason != "" {
 			rejected += ": " + d.Reason
 		}
-		c.answerResult(t, i, actor.Answer{Refusal: actor.Refuse(actor.ApprovalRejected, "%s", rejected)})
+		t.answerResult(c, i, actor.Answer{Refusal: actor.Refuse(actor.ApprovalRejected, "%s", rejected)})
 	}
 	s.done(signals.Decided{At: c.now}.Parts())
 	return nil
@@ -132,11 +131,12 @@ func (s received) findApproval() (d signals.Decide, i int, refusal *actor.Refusa
 }
 
 // expired ends a tool call without a decision in time.
-func (c toolCalls) expired(t *turn, i int) {
+func (s toolCalls) expired(i int) {
+	c, t := s.cell, s.turn
 	a := &t.run.Last()[i]
 	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Parent: t.run.Call.ID, What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i)})
 	refusal := &actor.Refusal{Reason: actor.Deadline, Operation: "approve " + a.Out().Name, Timeout: a.Clock.Left,
 		Detail: "nobody decided about the call of " + a.Out().Name + " in " + a.Clock.Left.String()}
-	c.expire(t, i, "nobody decided in time")
-	c.answerResult(t, i, actor.Answer{Refusal: refusal.Fit()})
+	s.expire(i, "nobody decided in time")
+	t.answerResult(c, i, actor.Answer{Refusal: refusal.Fit()})
 }

@@ -16,14 +16,14 @@ import (
 // ask performs the asks of one action: it checks each ask, writes all asks in one
 // entry and then sends them. A refused ask is answered at once, so that the agent
 // can react.
-func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
+func (t *turn) ask(c *Cell, asks []actor.Ask, stateItems []actor.StateItem) {
 	act, run := t.act, t.run
 	step := t.step() + 1
 	planned := t.newAsks(len(asks))
 	calls := 0
 	for i := range asks {
 		a := &planned[i]
-		c.planAsk(a, t, &asks[i], !act.durable)
+		t.planAsk(c, a, &asks[i], !act.durable)
 		if a.Open() && a.Out().Kind == actor.AskCall {
 			calls++
 		}
@@ -32,8 +32,8 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	share := dispatcher.Share(budget, calls)
 	for i := range planned {
 		a := &planned[i]
-		toolCalls{c}.seal(t, a, step, i)
-		if a.Open() && a.Out().Kind == actor.AskCall && c.routeCall(t, a, pending, budget, share) {
+		toolCalls{c, t}.seal(a, step, i)
+		if a.Open() && a.Out().Kind == actor.AskCall && t.routeCall(c, a, pending, budget, share) {
 			pending++
 			budget -= min(budget, 1+a.Budget)
 		}
@@ -46,10 +46,10 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	t.repetition = repetition{}
 	shown := t.takeShown()
 	if act.durable {
-		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned, StateUpdates: stateItems}, shown)
+		act.record(c, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned, StateUpdates: stateItems}, shown)
 	} else {
-		if c.observed(act, run.Call.ID) {
-			c.publishRecord(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned}, shown)
+		if act.observed(c, run.Call.ID) {
+			act.publishRecord(c, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned}, shown)
 		}
 		for i := range planned {
 			if a := &planned[i]; !a.Open() { // refused by a check above
@@ -58,7 +58,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 			}
 		}
 		run.AddStep(c.now, planned)
-		c.journalChanged(act)
+		act.journalChanged(c)
 	}
 	mail{c, act}.send(t)
 	t.rawAsks = asks
@@ -66,25 +66,25 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	for range asks {
 		t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
 	}
-	c.emitAsks(t)
+	t.emitAsks(c)
 	for i := range asks {
 		switch a := &run.Last()[i]; {
 		case !a.Open():
 		case a.IsCall():
-			c.sendRequest(t, i, 1)
+			t.sendRequest(c, i, 1)
 		default:
-			toolCalls{c}.begin(t, i)
+			toolCalls{c, t}.begin(i)
 		}
 	}
-	c.propagateHold(t, holds)
+	t.propagateHold(c, holds)
 }
 
 // isClamped reports whether a call or a wait asked for more time than is allowed.
-func (c *Cell) isClamped(a *store.Asked) bool {
+func (v *env) isClamped(a *store.Asked) bool {
 	if a.Out().Kind == actor.AskWait {
-		return a.Open() && a.Out().Timeout > c.limits.WaitTimeoutMax
+		return a.Open() && a.Out().Timeout > v.limits.WaitTimeoutMax
 	}
-	return a.IsCall() && a.Out().Timeout > c.limits.AgentCallTimeoutMax
+	return a.IsCall() && a.Out().Timeout > v.limits.AgentCallTimeoutMax
 }
 
 // newAsks returns space for the asks of the next step. A volatile turn reuses its own
@@ -104,14 +104,14 @@ func (t *turn) newAsks(asks int) []store.Asked {
 // planAsk fills in an ask as the tools plan it: with its deadline or, if the ask is
 // refused, with the refusal as its answer. A volatile run is never replayed, so it
 // does not keep the agent's original ask.
-func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
+func (t *turn) planAsk(c *Cell, a *store.Asked, ask *actor.Ask, volatile bool) {
 	run := t.run
 	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run), Added: a.Added}
 	left := run.Clock.Remaining(c.now)
 	var out actor.Ask
 	var answer *tools.Result
 	if ask.Kind == actor.AskCall {
-		out, answer = c.planCall(t, *ask)
+		out, answer = t.planCall(c, *ask)
 	} else {
 		ec := tools.NewContext(run.Call, left, dispatcher.Asks{})
 		ec.Agents, ec.Callees, ec.Requests = c.callable, t.callees(), t.requests()
@@ -128,7 +128,7 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 	if answer != nil || ask.Kind == actor.AskCall { // PlanCall has checked the call
 	} else if err := out.Check(c.limits.MessageBytesMax); err != nil {
 		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s planned an invalid ask: %v", ask.Name, err)}
-	} else if r := (toolCalls{c}).plan(a, t, &out); r != nil {
+	} else if r := (toolCalls{c, t}).plan(a, &out); r != nil {
 		answer = &actor.Answer{Refusal: r}
 	}
 	if answer != nil {
@@ -174,8 +174,8 @@ const eventsPerRefused = 2
 const refusedPerActionMax = 64
 
 // checkAction returns a refusal if the action exceeds a limit of its turn, or nil.
-func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
-	if r := c.checkStateItems(t, action.StateUpdates); r != nil {
+func (t *turn) checkAction(c *Cell, action actor.Action) *actor.Refusal {
+	if r := t.checkStateItems(c, action.StateUpdates); r != nil {
 		return r
 	}
 	asks := action.Asks
@@ -200,7 +200,7 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 
 // routeCall checks a call and fills in its callee, id, budget and deadline. It
 // returns false if the call was refused.
-func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uint32) bool {
+func (t *turn) routeCall(c *Cell, a *store.Asked, pending int, budget, share uint32) bool {
 	to, err := tools.Target(a.Out().Name, t.act.id)
 	invariant.Check(err == nil, "invalid target of a planned call: %v", err)
 	left, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
@@ -221,14 +221,14 @@ func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uin
 // publishRefused publishes the tools and calls that the agent's own rules did not
 // permit, as part of the next step. Their indexes follow those of the issued asks.
 // Events that exceed the limit of the run are dropped.
-func (c *Cell) publishRefused(t *turn, action actor.Action) {
+func (t *turn) publishRefused(c *Cell, action actor.Action) {
 	for i := range min(len(action.Refused), refusedPerActionMax) {
 		r := &action.Refused[i]
 		if c.checkEvents(t.run, t.unrecorded+eventsPerRefused) != nil {
 			return
 		}
 		c.measurePlanned(t.act.id.Agent, &r.Ask, &actor.Answer{Refusal: r.Refusal})
-		if c.observed(t.act, t.run.Call.ID) {
+		if t.act.observed(c, t.run.Call.ID) {
 			a := store.RefusedAsk(&r.Ask, r.Refusal, c.now)
 			t.shown.Step, t.shown.Refused = t.step()+1, append(t.shown.Refused, a)
 			t.unrecorded += store.RefusedEvents(&a)
@@ -238,17 +238,17 @@ func (c *Cell) publishRefused(t *turn, action actor.Action) {
 
 // emitAsks emits a history event for each ask of the last step, including refused
 // asks.
-func (c *Cell) emitAsks(t *turn) {
+func (t *turn) emitAsks(c *Cell) {
 	if !c.emits(history.Ask) && !c.emits(history.Refuse) {
 		return
 	}
 	pending := t.act.pending()
 	for i := range t.run.Last() {
-		c.emitAsk(t, i, pending)
+		t.emitAsk(c, i, pending)
 	}
 }
 
-func (c *Cell) emitAsk(t *turn, i, pending int) {
+func (t *turn) emitAsk(c *Cell, i, pending int) {
 	run := t.run
 	a := &run.Last()[i]
 	refused := !a.Open() && a.Answer.Refusal != nil
@@ -276,7 +276,7 @@ func (c *Cell) emitAsk(t *turn, i, pending int) {
 
 // perform starts an effect: a tool, the agent's own work, a model request or an
 // external agent.
-func (c *Cell) perform(t *turn, i int) {
+func (t *turn) perform(c *Cell, i int) {
 	a := &t.run.Last()[i]
 	e := Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Gated: t.durable()}
 	left := a.Clock.Remaining(c.now)
@@ -313,7 +313,7 @@ func (c *Cell) outcome(in Outcome) {
 			}
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)
 			if t.run.Last()[i].Out().Kind == actor.AskModel {
-				answer = c.resolveTargets(t, answer)
+				answer = t.resolveTargets(c, answer)
 			}
 			answer.Usage = actor.Usage{}
 			if t.run.Last()[i].Out().Streams() && !slices.ContainsFunc(t.run.Last(), func(a store.Asked) bool { return isAddedModel(&a) }) {
@@ -322,8 +322,8 @@ func (c *Cell) outcome(in Outcome) {
 			if t.run.Last()[i].Invoking() && answer.Usage != (actor.Usage{}) {
 				c.measure(Measure{Kind: MeasureClaim, Name: act.id.Agent, Usage: answer.Usage})
 			}
-			c.answerResult(t, i, answer)
-			c.cancelAdded(t)
+			t.answerResult(c, i, answer)
+			t.cancelAdded(c)
 			return
 		}
 	}
@@ -331,25 +331,25 @@ func (c *Cell) outcome(in Outcome) {
 }
 
 // answerResult gives a tool, work, a model or an external agent its only answer.
-func (c *Cell) answerResult(t *turn, i int, answer actor.Answer) {
+func (t *turn) answerResult(c *Cell, i int, answer actor.Answer) {
 	userTexts{c}.end(t, i, &answer)
 	a := &t.run.Last()[i]
-	c.answerShown(t, i, answer, 0, store.ShownAsk{Kind: a.Out().Kind, Name: a.ShownName(), Took: store.Elapsed(a, c.now)})
+	t.answerShown(c, i, answer, 0, store.ShownAsk{Kind: a.Out().Kind, Name: a.ShownName(), Took: store.Elapsed(a, c.now)})
 }
 
 // answer gives an ask its only answer. The turn continues once all asks of its step
 // are answered.
-func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
+func (t *turn) answer(c *Cell, i int, answer actor.Answer, budget uint32) {
 	status := actor.Succeeded
 	if answer.Refusal != nil {
 		status = actor.Failed
 	}
-	c.answerAs(t, i, status, answer, budget)
+	t.answerAs(c, i, status, answer, budget)
 }
 
 // answerAs is answer with the status of a reply. Only events have it: an agent sees the
 // warnings of an incomplete answer.
-func (c *Cell) answerAs(t *turn, i int, status actor.Status, answer actor.Answer, budget uint32) {
+func (t *turn) answerAs(c *Cell, i int, status actor.Status, answer actor.Answer, budget uint32) {
 	a := &t.run.Last()[i]
 	var shown store.ShownAsk
 	switch {
@@ -358,27 +358,27 @@ func (c *Cell) answerAs(t *turn, i int, status actor.Status, answer actor.Answer
 	case a.Ask.Kind == actor.AskWait && answer.Refusal != nil:
 		shown = store.ShownAsk{Kind: actor.AskWait, Name: a.Ask.Name}
 	}
-	c.answerShown(t, i, answer, budget, shown)
+	t.answerShown(c, i, answer, budget, shown)
 }
 
 // answerShown is answer with the part of the answer's events that its record lacks. There
 // are none if it has no kind.
-func (c *Cell) answerShown(t *turn, i int, answer actor.Answer, budget uint32, ask store.ShownAsk) {
+func (t *turn) answerShown(c *Cell, i int, answer actor.Answer, budget uint32, ask store.ShownAsk) {
 	a := &t.run.Last()[i]
 	holds := t.run.Holds
 	c.measureAnswer(a, answer.Refusal)
 	var shown store.Shown
-	if ask.Kind != 0 && c.observed(t.act, t.run.Call.ID) {
+	if ask.Kind != 0 && t.act.observed(c, t.run.Call.ID) {
 		shown.Ask = new(store.ShownAsk)
 		*shown.Ask = ask
 	}
 	if t.act.durable {
-		c.record(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget}, shown)
+		t.act.record(c, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget}, shown)
 	} else {
 		if shown.Ask != nil {
-			c.publishRecord(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer}, shown)
+			t.act.publishRecord(c, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer}, shown)
 		}
-		c.answerInPlace(t, i, answer, budget)
+		t.answerInPlace(c, i, answer, budget)
 	}
 	if c.emits(history.Answer) {
 		status := ask.Status
@@ -399,76 +399,74 @@ func (c *Cell) answerShown(t *turn, i int, answer actor.Answer, budget uint32, a
 		}
 		c.emit(e)
 	}
-	c.propagateHold(t, holds)
+	t.propagateHold(c, holds)
 	if isCallback(a) {
-		c.answerCallbacks(t, i, answer)
+		t.answerCallbacks(c, i, answer)
 	}
 }
 
 // answerInPlace answers an ask of a volatile turn in the slice that its agent
 // reads.
-func (c *Cell) answerInPlace(t *turn, i int, answer actor.Answer, budget uint32) {
+func (t *turn) answerInPlace(c *Cell, i int, answer actor.Answer, budget uint32) {
 	slot := &actor.Answer{}
 	if i < len(t.answers) {
 		slot = &t.answers[i]
 	}
 	*slot = shortened(&t.run.Last()[i], answer)
 	t.run.SetAnswer(c.now, &t.run.Last()[i], slot, budget)
-	c.journalChanged(t.act)
+	t.act.journalChanged(c)
 }
 
 // expireAsk answers an ask whose deadline has passed.
-func (c *Cell) expireAsk(t *turn, i int) {
+func (t *turn) expireAsk(c *Cell, i int) {
 	a := &t.run.Last()[i]
 	if a.Waits() {
-		toolCalls{c}.expired(t, i)
+		toolCalls{c, t}.expired(i)
 		return
 	}
 	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, What: a.Out().Kind.String(),
 		Step: t.step(), Index: uint16(i)})
 	switch a.Out().Kind {
 	case actor.AskSleep:
-		c.answer(t, i, actor.Answer{}, 0)
+		t.answer(c, i, actor.Answer{}, 0)
 	case actor.AskWait:
-		c.answer(t, i, actor.Answer{Refusal: actor.RefuseDeadline(t.act.id, "wait "+a.Ask.Name, c.clampWait(a.Ask.Timeout))}, 0)
+		t.answer(c, i, actor.Answer{Refusal: actor.RefuseDeadline(t.act.id, "wait "+a.Ask.Name, c.clampWait(a.Ask.Timeout))}, 0)
 	default:
 		refusal := actor.RefuseDeadline(t.act.id, a.Out().Name, a.Out().Timeout)
 		if a.IsCall() {
 			refusal = actor.RefuseDeadline(a.To, a.Out().Operation, a.Clock.Left)
-			c.sendCancel(t, i, actor.Deadline)
+			t.sendCancel(c, i, actor.Deadline)
 		} else {
-			c.abort(t, i)
+			t.abort(c, i)
 			if a.Verdict.Decision != 0 && !a.Out().Idempotent {
 				refusal.Detail += "; it may have been performed"
 			}
-			c.answerResult(t, i, actor.Answer{Refusal: refusal})
-			c.cancelAdded(t)
+			t.answerResult(c, i, actor.Answer{Refusal: refusal})
+			t.cancelAdded(c)
 			return
 		}
-		c.answer(t, i, actor.Answer{Refusal: refusal}, 0)
-		c.cancelAdded(t)
+		t.answer(c, i, actor.Answer{Refusal: refusal}, 0)
+		t.cancelAdded(c)
 	}
 }
 
 // cancelAsk cancels an open ask of an ended turn. A call is cancelled with all
 // calls below it. An effect is aborted.
-func (c *Cell) cancelAsk(t *turn, i int) {
-	a := &t.run.Last()[i]
-	if a.IsCall() {
-		c.sendCancel(t, i, actor.Stopped)
+func (t *turn) cancelAsk(c *Cell, i int) {
+	switch a := &t.run.Last()[i]; phaseOf(a) {
+	case phaseCall:
+		t.sendCancel(c, i, actor.Stopped)
 		c.measureCall(a)
 		c.emit(history.Event{Kind: history.Cancel, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Peer: a.To})
-		return
+	case phaseDecision:
+		toolCalls{c, t}.expire(i, "the run has ended")
+	default:
+		t.abort(c, i)
 	}
-	if a.Waits() {
-		toolCalls{c}.expire(t, i, "the run has ended")
-		return
-	}
-	c.abort(t, i)
 }
 
-func (c *Cell) abort(t *turn, i int) {
-	if a := &t.run.Last()[i]; a.Open() && a.Out().RunsOutsideCell() && !isAddedModel(a) {
+func (t *turn) abort(c *Cell, i int) {
+	if phaseOf(&t.run.Last()[i]) == phaseEffect {
 		delete(c.inFlight, t.effectID(i))
 		c.addEffect(Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Op: Abort{}})
 	}
@@ -477,9 +475,9 @@ func (c *Cell) abort(t *turn, i int) {
 // nextStamp returns a stamp later than the run's stamp and all stamps that this
 // cell gave before. Calls of one tree are ordered by stamp even if the clocks of
 // their nodes differ.
-func (c *Cell) nextStamp(run *store.Run) actor.Time {
-	c.lastStamp = max(c.now, c.lastStamp+1, run.Call.Stamp+1)
-	return c.lastStamp
+func (v *env) nextStamp(run *store.Run) actor.Time {
+	v.lastStamp = max(v.now, v.lastStamp+1, run.Call.Stamp+1)
+	return v.lastStamp
 }
 
 func orDefault(d, fallback actor.Duration) actor.Duration {

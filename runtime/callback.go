@@ -20,7 +20,7 @@ import (
 
 // callback adds a call to the step in which the run's external agent was invoked. A
 // duplicate of the signal gets the answer to the call that the first one made.
-func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
+func (t *turn) callback(c *Cell, call *actor.Call, durable bool) {
 	run := t.run
 	for i := range run.Last() {
 		a := &run.Last()[i]
@@ -29,10 +29,10 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 			continue
 		case !a.Open():
 			reply := t.callbackReply(i, a.Answer)
-			c.replyTo(t.act, call, &reply, t.act.durable)
+			c.replyTo(call, &reply, t.act.durable)
 		case !t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor): // dropped, not refused: the call runs, and the client retries
 			c.emit(history.Event{Kind: history.Drop, Actor: t.act.id, Call: call.ID, What: "request", Why: "full"})
-			c.scheduleClientRetry(call.ID)
+			c.waiters.retryLater(c, call.ID)
 		}
 		return
 	}
@@ -41,22 +41,22 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 		return
 	}
 	if refusal := c.checkEvents(run, eventsPerAsk); refusal != nil {
-		c.refuse(t.act, call, refusal)
-		c.finishTurn(t, failedOutcome(refusal))
+		c.refuse(call, refusal)
+		t.finishTurn(c, failedOutcome(refusal))
 		return
 	}
-	if refusal := c.checkCallback(t); refusal != nil {
-		c.refuse(t.act, call, refusal)
+	if refusal := t.checkCallback(c); refusal != nil {
+		c.refuse(call, refusal)
 		return
 	}
 	if call.Lane > run.Call.Lane {
 		ask.Lane = call.Lane
 	}
 	var a store.Asked
-	c.planAsk(&a, t, &ask, false)
+	t.planAsk(c, &a, &ask, false)
 	a.Added, a.Callback, a.CallbackKey = true, call.ID, call.Idempotency
 	if a.Open() && a.Out().Kind == actor.AskCall {
-		c.routeCall(t, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))
+		t.routeCall(c, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))
 	}
 	t.taint = t.taint || durable
 	i, holds := len(run.Last()), run.Holds
@@ -64,18 +64,18 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	if c.isClamped(&a) {
 		shown.Clamped = []uint16{shown.Index}
 	}
-	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, shown)
+	t.act.record(c, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, shown)
 	t.rawAsks = append(t.rawAsks, ask)
 	t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
 	t.addCallbackWaiter(i, call, 1)
-	c.emitAsk(t, i, t.act.pending())
+	t.emitAsk(c, i, t.act.pending())
 	switch added := &run.Last()[i]; {
 	case !added.Open():
-		c.answerCallbacks(t, i, *added.Answer)
+		t.answerCallbacks(c, i, *added.Answer)
 	case added.IsCall():
-		c.sendRequest(t, i, 1)
+		t.sendRequest(c, i, 1)
 	}
-	c.propagateHold(t, holds)
+	t.propagateHold(c, holds)
 }
 
 // callbackAsk returns the ask that a CallAgent signal requests.
@@ -88,7 +88,7 @@ func callbackAsk(call *actor.Call) actor.Ask {
 const callbackBytesMax = 16 << 20
 
 // checkCallback returns the reason why no call can be added to the turn, or nil.
-func (c *Cell) checkCallback(t *turn) *actor.Refusal {
+func (t *turn) checkCallback(c *Cell) *actor.Refusal {
 	invoked, open, bytes := false, 0, 0
 	for i := range t.run.Last() {
 		a := &t.run.Last()[i]
@@ -135,8 +135,8 @@ func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 
 // findAdded returns the turn and index of the open call that the signal added. The
 // turn is nil if there is no such call.
-func (a *activation) findAdded(id actor.CallID) (*turn, int) {
-	for _, t := range a.turns {
+func (act *activation) findAdded(id actor.CallID) (*turn, int) {
+	for _, t := range act.turns {
 		for i := range t.run.Last() {
 			if ask := &t.run.Last()[i]; isCallback(ask) && ask.Open() && ask.Callback == id {
 				return t, i
@@ -148,7 +148,7 @@ func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 
 // answerCallbacks answers the signal that added a call, and its duplicates, with
 // the outcome of that call. The outcome is recorded even if no client waits for it.
-func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
+func (t *turn) answerCallbacks(c *Cell, i int, answer actor.Answer) {
 	a, reply := &t.run.Last()[i], t.callbackReply(i, &answer)
 	calls := t.callbackWaiters[i]
 	delete(t.callbackWaiters, i)
@@ -160,12 +160,12 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // the callee did not accept the call: a retry of the signal under the same key MUST make a new call
 		first.Idempotency = actor.Idempotency{}
 	}
-	c.recordOutcome(t.act, &first, &reply, true)
+	t.act.recordOutcome(c, &first, &reply, true)
 	for j := range calls {
 		if j != at {
 			duplicate, call := reply, &calls[j]
 			duplicate.Call = call.ID
-			c.replyTo(t.act, call, &duplicate, t.act.durable)
+			c.replyTo(call, &duplicate, t.act.durable)
 		}
 	}
 }
@@ -185,7 +185,7 @@ func (t *turn) callbackReply(i int, answer *actor.Answer) actor.Reply {
 
 // cancelAdded cancels the calls added by external agents once no external agent
 // still works on the step.
-func (c *Cell) cancelAdded(t *turn) {
+func (t *turn) cancelAdded(c *Cell) {
 	asks := t.run.Last()
 	for i := range asks {
 		if asks[i].Invoking() {
@@ -200,22 +200,22 @@ func (c *Cell) cancelAdded(t *turn) {
 				if !a.Waits() {
 					refusal.Detail += ", and the call may have been performed"
 				}
-				c.cancelAsk(t, i)
-				c.answerResult(t, i, actor.Answer{Refusal: refusal})
+				t.cancelAsk(c, i)
+				t.answerResult(c, i, actor.Answer{Refusal: refusal})
 				continue
 			case a.IsCall():
-				c.sendCancel(t, i, actor.Stopped)
+				t.sendCancel(c, i, actor.Stopped)
 			default:
-				c.abort(t, i)
+				t.abort(c, i)
 			}
-			c.answer(t, i, actor.Answer{Refusal: agentEnded()}, 0)
+			t.answer(c, i, actor.Answer{Refusal: agentEnded()}, 0)
 		}
 	}
 }
 
 // adjustInvocations passes the deadlines of external agents to the host after they
 // have moved: an agent's clock stops while a call that it added is held.
-func (c *Cell) adjustInvocations(t *turn) {
+func (t *turn) adjustInvocations(c *Cell) {
 	asks := t.run.Last()
 	if n := len(asks); n == 0 || !asks[n-1].Added {
 		return
@@ -233,7 +233,7 @@ func agentEnded() *actor.Refusal {
 }
 
 // checkStateItems returns the reason why the actor cannot store the items, or nil.
-func (c *Cell) checkStateItems(t *turn, items []actor.StateItem) *actor.Refusal {
+func (t *turn) checkStateItems(c *Cell, items []actor.StateItem) *actor.Refusal {
 	if len(items) == 0 {
 		return nil
 	}

@@ -23,19 +23,19 @@ import (
 const resendBackoffMax = time.Minute
 
 // resendCall sends another attempt of an unanswered call, under its id.
-func (c *Cell) resendCall(t *turn, i int) {
+func (t *turn) resendCall(c *Cell, i int) {
 	s := &t.sends[i]
 	s.attempt++
-	c.sendRequest(t, i, s.attempt)
+	t.sendRequest(c, i, s.attempt)
 	s.backoff = min(2*s.backoff, resendBackoffMax)
 }
 
 // sendRequest sends a call and schedules its next attempt. The next attempt is
 // needed because the message may be lost between nodes. Within a node it is dropped
 // if the callee is being moved.
-func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
+func (t *turn) sendRequest(c *Cell, i int, attempt uint32) {
 	a := &t.run.Last()[i]
-	if attempt > 1 || !c.sendLocalRequest(t, a) {
+	if attempt > 1 || !t.sendLocalRequest(c, a) {
 		var m actor.Request
 		t.run.Child(&m.Call, a, a.Clock.Remaining(c.now), attempt)
 		c.send(t.effectID(i), attempt, t.act.id, a.To, t.durable(), t.durable(), m)
@@ -53,14 +53,14 @@ func (c *Cell) resendCalls(to func(actor.ID) bool) {
 		for _, t := range act.turns {
 			for i := range t.run.Last() {
 				if a := &t.run.Last()[i]; a.Open() && a.IsCall() && to(a.To) {
-					c.resendCall(t, i)
+					t.resendCall(c, i)
 					c.markDirty(act)
 				}
 			}
 		}
 		mail{c, act}.resend(to)
 	}
-	c.resendClientCalls(to)
+	c.waiters.resend(c, to)
 }
 
 // resendToCell resends the calls that a restarted cell may have lost.
@@ -73,26 +73,26 @@ func (c *Cell) resendToCell(node actor.NodeID, cell uint16) {
 
 // answered handles the reply to a call made by this actor. A reply to a call that
 // is not open is dropped as late.
-func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
+func (act *activation) answered(c *Cell, reply *actor.Reply, durable bool) {
 	t, i := act.findAsk(reply.Call)
 	if t == nil {
 		if !(mail{c, act}).answered(reply) {
-			c.dropLateAnswer(act, reply)
+			act.dropLateAnswer(c, reply)
 		}
 		return
 	}
 	if !t.run.Last()[i].Open() {
-		c.dropLateAnswer(act, reply)
+		act.dropLateAnswer(c, reply)
 		return
 	}
 	t.taint = t.taint || durable
 	if reply.Refusal != nil && t.sends[i].attempt > 1 {
 		// Another attempt may be in flight and could still be accepted. A
 		// refused call MUST NOT run, so it is cancelled.
-		c.sendCancel(t, i, actor.Stopped)
+		t.sendCancel(c, i, actor.Stopped)
 	}
 	budget := reply.Budget
-	if r := reply.Refusal; r != nil && (r.RetryAfter > 0 || r.Reason == actor.NotFound) && c.mayArriveAgain(&t.sends[i]) {
+	if r := reply.Refusal; r != nil && (r.RetryAfter > 0 || r.Reason == actor.NotFound) && t.sends[i].mayArriveAgain(c.remote) {
 		budget = 0 // the run of the other request could spend it
 	}
 	if broken := checkCapability(c.callable, t.run.Call.ID, &t.run.Last()[i], reply); broken != nil {
@@ -104,7 +104,7 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 		named.Refusal = withOtherOwners(c.callable, t, &t.run.Last()[i], reply.Refusal)
 		reply = &named
 	}
-	c.answerAs(t, i, reply.Status, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal, Usage: reply.Tree}, budget)
+	t.answerAs(c, i, reply.Status, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal, Usage: reply.Tree}, budget)
 }
 
 // withOtherOwners returns the refusal of an owner of a capability that is not available, with the agents that own it
@@ -142,30 +142,30 @@ func checkCapability(agents *tools.Agents, run actor.CallID, a *store.Asked, rep
 
 // mayArriveAgain reports whether another request of a call that was refused may be
 // accepted: the call was sent twice, or the network between nodes duplicated it.
-func (c *Cell) mayArriveAgain(s *sendState) bool {
-	return s.attempt > 1 || c.remote
+func (s *sendState) mayArriveAgain(remote bool) bool {
+	return s.attempt > 1 || remote
 }
 
-func (c *Cell) dropLateAnswer(act *activation, reply *actor.Reply) {
+func (act *activation) dropLateAnswer(c *Cell, reply *actor.Reply) {
 	c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: reply.Call, What: "answered", Why: "late"})
 }
 
 // cancelled ends a call that was cancelled by its caller or by a client. If the call has not
 // arrived yet, a tombstone is recorded and a later arrival is refused.
-func (c *Cell) cancelled(act *activation, m actor.Cancel) {
+func (act *activation) cancelled(c *Cell, m actor.Cancel) {
 	refusal := actor.Refuse(actor.Stopped, "the caller cancelled the call (%s)", m.Reason)
 	if m.By != "" {
 		refusal = actor.Refuse(actor.Stopped, "%s cancelled the run", m.By)
 	}
 	switch run := act.journal.Run(m.Call); {
 	case run != nil:
-		c.stopRun(act, run, refusal)
+		act.stopRun(c, run, refusal)
 	case !act.journal.HasEnded(m.Call) && !act.journal.IsBuried(m.Call):
-		c.record(act, store.Buried{Call: m.Call, At: c.now, Until: c.now.Add(c.limits.AgentCallTimeoutMax + c.limits.RememberDone)}, store.Shown{})
+		act.record(c, store.Buried{Call: m.Call, At: c.now, Until: c.now.Add(c.limits.AgentCallTimeoutMax + c.limits.RememberDone)}, store.Shown{})
 	}
 }
 
-func (c *Cell) sendCancel(t *turn, i int, reason actor.Reason) {
+func (t *turn) sendCancel(c *Cell, i int, reason actor.Reason) {
 	a := &t.run.Last()[i]
 	c.send(t.effectID(i), t.sends[i].attempt, t.act.id, a.To, t.durable(), t.durable(), actor.Cancel{Call: a.Call, Reason: reason})
 }
@@ -173,7 +173,7 @@ func (c *Cell) sendCancel(t *turn, i int, reason actor.Reason) {
 // updateHold pauses or resumes the clock of a call made by this actor, because its
 // callee or a run further down is held or resumed. If the argument until is zero,
 // the clock is resumed.
-func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time, hold actor.Hold) {
+func (act *activation) updateHold(c *Cell, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time, hold actor.Hold) {
 	t, i := act.findAsk(call)
 	if t == nil && (mail{c, act}).held(call, n, until, hold) {
 		return
@@ -200,21 +200,21 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 		}
 	}
 	if until > c.now {
-		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until, For: hold}, shown)
+		act.record(c, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until, For: hold}, shown)
 		e.Kind, e.Until = history.Hold, until
 	} else {
-		c.record(act, store.Resumed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n}, shown)
+		act.record(c, store.Resumed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n}, shown)
 	}
 	c.emit(e)
-	c.propagateHold(t, holdsBefore)
+	t.propagateHold(c, holdsBefore)
 }
 
 // propagateHold reports that the run's own clock was paused or resumed. The
 // deadlines of its external agents and the caller's clock follow. A waiting client is notified of a pause, so that its
 // request can return early.
-func (c *Cell) propagateHold(t *turn, holdsBefore uint64) {
+func (t *turn) propagateHold(c *Cell, holdsBefore uint64) {
 	run, act := t.run, t.act
-	c.adjustInvocations(t)
+	t.adjustInvocations(c)
 	if run.Holds == holdsBefore {
 		return
 	}
@@ -232,6 +232,6 @@ func (c *Cell) propagateHold(t *turn, holdsBefore uint64) {
 		return
 	}
 	if until > c.now && !isDelivered(&run.Call) {
-		c.notifyHeld(t, until)
+		t.notifyHeld(c, until)
 	}
 }

@@ -227,7 +227,7 @@ func TestOutcomeOutlivesAgent(t *testing.T) {
 		n.step(c, Agents{Definitions: n.agents[1:]})
 		for _, act := range c.actors.ordered() {
 			if act.id.Agent == "count" {
-				c.deactivate(act, "idle")
+				act.deactivate(c, "idle")
 			}
 		}
 	}

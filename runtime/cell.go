@@ -29,54 +29,33 @@ type Config struct {
 	Routing         dispatcher.Routing // parts of detached calls that are off
 }
 
-// published is the number of the last logged event of a run. Entries of a run that follow
-// each other in a step share one effect.
-type published struct {
-	event store.RunEvent
-	gated bool
-}
-
 // Cell runs a share of a node's actors on one thread. Only Step changes it. A cell
 // whose Step panicked MUST NOT be stepped again.
 type Cell struct {
-	self            actor.Address
-	tools           *tools.Registry
-	failpoints      failpoint.Points
-	eventKinds      history.Set
+	env
 	publishOnDemand bool
-	cells           int
 	routing         routing
-	rng             uint64     // state of the id generator
-	lastStamp       actor.Time // last stamp given to a call
+	entry           store.Entry  // of the record being applied; reused
+	derived         []runs.Event // events of entry; reused
+	booted          bool
+	table           dispatcher.Table                       // owners of the shards
+	lints           [contract.KeepCodes]*contract.CodeLint // by policy, of their codes; nil: not needed yet
+	inherited       map[actor.EffectID]bool                // effects that the previous incarnation left running
+	strikes         map[actor.CallID]int                   // panics of Step in previous incarnations
 
-	now         actor.Time
-	published   published    // not yet an effect
-	entry       store.Entry  // of the record being applied; reused
-	derived     []runs.Event // events of entry; reused
-	booted      bool
-	limits      dispatcher.Limits
-	table       dispatcher.Table // owners of the shards
-	definitions definitions
-	callable    *tools.Agents                          // current definitions for the targets of calls
-	lints       [contract.KeepCodes]*contract.CodeLint // by policy, of their codes; nil: not needed yet
-	inherited   map[actor.EffectID]bool                // effects that the previous incarnation left running
-	strikes     map[actor.CallID]int                   // panics of Step in previous incarnations
-
-	actors        actorTable
-	active        activeTurns
-	idleState     *activeState                // shared by all volatile actors without a state of their own; never changed
-	replyCache    replyCache                  // outcomes of calls to volatile actors
-	waiters       map[actor.CallID]*waiter    // clients that wait here, by call
-	remote        bool                        // the message being handled comes from another node
-	currentWaiter *waiter                     // client whose call arrived in this step and has no answer yet
-	freeWaiter    *waiter                     // reused for the next client
-	inFlight      map[actor.EffectID]actor.ID // actor by running effect
-	timers        timers
-	recovery      recoveryQueue
-	closing       closing
-	timerSeq      uint64 // sequence number of the last timer set
-	size          Size
-	residents     residents // journaled actors, by the memory that they use
+	actors     actorTable
+	active     activeTurns
+	idleState  *activeState                // shared by all volatile actors without a state of their own; never changed
+	replyCache replyCache                  // outcomes of calls to volatile actors
+	waiters    waiters                     // clients that wait here
+	remote     bool                        // the message being handled comes from another node
+	inFlight   map[actor.EffectID]actor.ID // actor by running effect
+	timers     timers
+	recovery   recoveryQueue
+	closing    closing
+	timerSeq   uint64 // sequence number of the last timer set
+	size       Size
+	residents  residents // journaled actors, by the memory that they use
 
 	localProbes     []localProbe   // probes for actors of this cell, to be handled in this step
 	localProbesSent int            // number of them queued in this step
@@ -84,7 +63,6 @@ type Cell struct {
 	localSent       int            // number of them queued in this step
 	faultingCall    actor.CallID   // call whose agent code is running; zero otherwise
 	dirty           []*activation  // actors that finishStep must process
-	ready           Ready
 
 	// Free lists. Turns and runs that ended in this step may still be referenced
 	// until its end. Therefore endedTurns and endedRuns are recycled at the end of
@@ -100,16 +78,15 @@ type Cell struct {
 // before Boot.
 func NewCell(cfg Config) *Cell {
 	return &Cell{
-		self: cfg.Self, tools: cfg.Tools, failpoints: cfg.Failpoints, rng: cfg.Seed, eventKinds: cfg.EventKinds, publishOnDemand: cfg.PublishOnDemand, cells: cfg.Cells, routing: routing{cfg.Routing},
-		limits:      dispatcher.DefaultLimits(),
-		definitions: newDefinitions(),
-		inherited:   map[actor.EffectID]bool{},
-		strikes:     map[actor.CallID]int{},
-		actors:      newActorTable(),
-		active:      activeTurns{},
-		idleState:   &activeState{},
-		waiters:     map[actor.CallID]*waiter{},
-		inFlight:    map[actor.EffectID]actor.ID{},
+		env:             newEnv(cfg),
+		publishOnDemand: cfg.PublishOnDemand, routing: routing{cfg.Routing},
+		inherited: map[actor.EffectID]bool{},
+		strikes:   map[actor.CallID]int{},
+		actors:    newActorTable(),
+		active:    activeTurns{},
+		idleState: &activeState{},
+		waiters:   waiters{byCall: map[actor.CallID]*waiter{}},
+		inFlight:  map[actor.EffectID]actor.ID{},
 	}
 }
 
@@ -148,7 +125,7 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 	case Recalled:
 		c.recalled(in)
 	case PageLoaded:
-		transcripts{c}.pageLoaded(in)
+		c.pageLoaded(in)
 	case LoadFailed:
 		c.loadFailed(in)
 	case Due:
@@ -185,7 +162,7 @@ func (c *Cell) Abandon() {
 		for _, t := range act.turns {
 			func() {
 				defer func() { _ = recover() }()
-				c.stopAgent(t)
+				t.stopAgent(c)
 			}()
 		}
 	}
@@ -231,7 +208,7 @@ func (c *Cell) setOwners(table dispatcher.Table) {
 	c.table = table
 	for _, act := range c.actors.ordered() {
 		if o, ok := c.ownerOf(act.id); !ok || !c.owns(o) || o.Epoch != act.epoch {
-			c.deactivate(act, "lost")
+			act.deactivate(c, "lost")
 		}
 	}
 	c.reopen()
@@ -295,29 +272,29 @@ func (c *Cell) finishStep() {
 		if !act.loaded || act.gone {
 			continue
 		}
-		c.runReady(act)
-		c.updateSize(act)
+		act.runReady(c)
+		act.updateSize(c)
 		if act.mustLoad && !act.durable && len(act.journal.Runs) == 0 {
-			c.loadIdle(act, true)
+			act.loadIdle(c, true)
 			continue
 		}
-		c.snapshot(act)
+		act.snapshot(c)
 		if act.durable {
 			c.residents.update(act, act.memorySize(), act.idle())
 		}
 		if act.durable && act.idle() && c.failpoints.On(failpoint.PassivateNow) {
-			c.deactivate(act, "idle")
+			act.deactivate(c, "idle")
 			continue
 		}
-		c.armTimer(act)
-		c.releaseState(act)
+		act.armTimer(c)
+		act.releaseState(c)
 	}
 	for act := c.residents.excess(c.limits.ActorBytesMax); act != nil; act = c.residents.excess(c.limits.ActorBytesMax) {
-		c.deactivate(act, "memory")
+		act.deactivate(c, "memory")
 	}
 	c.dirty, c.localProbesSent, c.localSent = c.dirty[:0], 0, 0
 	c.recycle()
-	c.parkWaiter()
+	c.waiters.park(c)
 }
 
 // recycle clears the turns and runs that ended in this step and returns them to the
@@ -349,40 +326,4 @@ func (c *Cell) markDirty(act *activation) {
 		act.dirty = true
 		c.dirty = append(c.dirty, act)
 	}
-}
-
-func (c *Cell) addEffect(e Effect) {
-	c.flushPublished()
-	c.ready.Effects = append(c.ready.Effects, e)
-}
-
-// flushPublished adds the effect that publishes the latest logged events.
-func (c *Cell) flushPublished() {
-	if p := c.published; p.event.Seq > 0 {
-		c.published = published{}
-		c.ready.Effects = append(c.ready.Effects, Effect{Gated: p.gated, Op: Publish{Event: p.event}})
-	}
-}
-
-func (c *Cell) emit(e history.Event) {
-	if c.emits(e.Kind) {
-		e.At, e.From = c.now, c.self
-		c.ready.Events = append(c.ready.Events, e)
-	}
-}
-
-// emits reports whether history events of kind k are emitted. Callers on the hot
-// path call emits before they build an event.
-func (c *Cell) emits(k history.Kind) bool { return c.eventKinds == 0 || c.eventKinds.Has(k) }
-
-// newCallID returns a new call id, made of the time and two random words.
-func (c *Cell) newCallID() actor.CallID { return actor.NewCallID(c.now, c.random(), c.random()) }
-
-// random returns the next word of the cell's random stream (splitmix64).
-func (c *Cell) random() uint64 {
-	c.rng += 0x9e3779b97f4a7c15
-	z := c.rng
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
 }

@@ -25,12 +25,19 @@ type waiter struct {
 	subscribed bool
 }
 
+// waiters are the clients that wait at this cell.
+type waiters struct {
+	byCall  map[actor.CallID]*waiter
+	current *waiter // whose call arrived in this step and has no answer yet; not in byCall
+	free    *waiter // reused for the next client
+}
+
 // fromClient handles a message from a client of this node: a call, or the
 // cancellation of a call.
 func (c *Cell) fromClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Request:
-		c.clientCall(&m.Call, false)
+		c.waiters.call(c, &m.Call, false)
 	case actor.Cancel:
 		c.send(actor.EffectID{}, 0, actor.ID{}, env.To, false, false, m)
 	default:
@@ -43,16 +50,17 @@ func (c *Cell) visited(v *Visit) {
 	if c.emits(history.Deliver) {
 		c.emit(history.Event{Kind: history.Deliver, Actor: v.Call.To, Call: v.Call.ID, What: "request"})
 	}
-	c.clientCall(&v.Call, v.Subscribed)
+	c.waiters.call(c, &v.Call, v.Subscribed)
 }
 
-func (c *Cell) clientCall(call *actor.Call, subscribed bool) {
-	if c.freeWaiter == nil {
-		c.freeWaiter = &waiter{}
+// call takes the call of a client.
+func (w *waiters) call(c *Cell, call *actor.Call, subscribed bool) {
+	if w.free == nil {
+		w.free = &waiter{}
 	}
-	cl := c.freeWaiter
+	cl := w.free
 	cl.call = *call
-	if r := c.checkClientCall(&cl.call); r != nil {
+	if r := w.check(c, &cl.call); r != nil {
 		c.addJitter(r)
 		c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "client"})
 		c.addEffect(Effect{ID: actor.EffectID{Run: call.ID}, Op: Respond{Call: call.ID, Reply: actor.Fail(call.ID, r)}})
@@ -60,37 +68,36 @@ func (c *Cell) clientCall(call *actor.Call, subscribed bool) {
 	}
 	cl.call.Via = c.self
 	cl.clock, cl.backoff, cl.subscribed = actor.NewClock(c.now, cl.call.Left), c.limits.ResendAfter, subscribed
-	c.currentWaiter = cl
+	w.current = cl
 	if c.emits(history.Ask) {
 		c.emit(history.Event{Kind: history.Ask, Call: call.ID, Root: call.ID, Peer: call.To, What: "client", Left: cl.call.Left})
 	}
-	c.sendClientCall(cl)
+	w.send(c, cl)
 }
 
-// parkWaiter adds the client whose call arrived in this step to the field waiters
-// if the call is still open. Most calls are answered in their first step and leave
+// park keeps the client whose call arrived in this step if the call is still open. Most calls are answered in their first step and leave
 // no state.
-func (c *Cell) parkWaiter() {
-	cl := c.currentWaiter
+func (w *waiters) park(c *Cell) {
+	cl := w.current
 	if cl == nil {
 		return
 	}
-	c.currentWaiter, c.freeWaiter = nil, nil
-	c.waiters[cl.call.ID] = cl
+	w.current, w.free = nil, nil
+	w.byCall[cl.call.ID] = cl
 	c.setTimer(timer{at: min(cl.retryAt, cl.clock.Due()), call: cl.call.ID})
 }
 
-// findWaiter returns the client that waits for the call, or nil.
-func (c *Cell) findWaiter(id actor.CallID) *waiter {
-	if cl := c.currentWaiter; cl != nil && cl.call.ID == id {
+// find returns the client that waits for the call, or nil.
+func (w *waiters) find(id actor.CallID) *waiter {
+	if cl := w.current; cl != nil && cl.call.ID == id {
 		return cl
 	}
-	return c.waiters[id]
+	return w.byCall[id]
 }
 
-// checkClientCall returns the reason to refuse a client's call, or nil. It fills in
+// check returns the reason to refuse a client's call, or nil. It fills in
 // the defaults of fields left empty.
-func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
+func (w *waiters) check(c *Cell, call *actor.Call) *actor.Refusal {
 	switch {
 	case !call.IsRoot():
 		return actor.Refuse(actor.Invalid, "the call of a client must not have a chain")
@@ -98,9 +105,9 @@ func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 		return actor.Refuse(actor.Invalid, "calls of kind %s are not supported", call.Kind)
 	case actor.SizeOf(call.Parts) > c.limits.MessageBytesMax:
 		return actor.Refuse(actor.Invalid, "the message has %d bytes, at most %d allowed", actor.SizeOf(call.Parts), c.limits.MessageBytesMax)
-	case len(c.waiters) >= ClientsMax:
-		return actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "%d clients wait at this node", len(c.waiters))
-	case len(c.waiters) > 0 && c.waiters[call.ID] != nil:
+	case len(w.byCall) >= ClientsMax:
+		return actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "%d clients wait at this node", len(w.byCall))
+	case len(w.byCall) > 0 && w.byCall[call.ID] != nil:
 		return actor.Refuse(actor.Invalid, "call %s is already in progress", call.ID)
 	case c.definitions.current(call.To.Agent) == nil && call.Kind != actor.Signal: // a run may outlive its agent
 		return actor.AgentNotFound(call.To.Agent)
@@ -122,8 +129,8 @@ func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 
 // defaultLane returns the lane of a client's call that names none. A signal does not
 // lower the priority of the call that it adds to its run.
-func (c *Cell) defaultLane(call *actor.Call) actor.Lane {
-	def := c.definitions.current(call.To.Agent)
+func (v *env) defaultLane(call *actor.Call) actor.Lane {
+	def := v.definitions.current(call.To.Agent)
 	switch {
 	case call.Kind == actor.Signal:
 		return actor.High
@@ -133,20 +140,20 @@ func (c *Cell) defaultLane(call *actor.Call) actor.Lane {
 	return actor.Normal
 }
 
-// sendClientCall sends a client's call to its actor: within this step if the actor
+// send sends a client's call to its actor: within this step if the actor
 // belongs to this cell, else as a message that is resent until it is answered.
-func (c *Cell) sendClientCall(cl *waiter) {
+func (w *waiters) send(c *Cell, cl *waiter) {
 	cl.retryAt = actor.Forever
 	act := c.actors.find(cl.call.To)
 	if act != nil || c.ownsActor(cl.call.To) {
 		call := &cl.call
-		if cl != c.currentWaiter {
+		if cl != w.current {
 			attempt := cl.call
 			attempt.Left = cl.clock.Remaining(c.now)
 			call = &attempt
 			c.setTimer(timer{at: cl.clock.Due(), call: call.ID})
 		}
-		c.deliverCallTo(act, call, false)
+		act.deliverCallTo(c, call, false)
 		cl.call.Attempt++
 		return
 	}
@@ -156,39 +163,39 @@ func (c *Cell) sendClientCall(cl *waiter) {
 	cl.retryAt = c.now.Add(cl.backoff)
 	cl.backoff = min(2*cl.backoff, resendBackoffMax)
 	cl.call.Attempt++
-	if cl != c.currentWaiter {
+	if cl != w.current {
 		c.setTimer(timer{at: min(cl.retryAt, cl.clock.Due()), call: call.ID})
 	}
 }
 
-// scheduleClientRetry schedules another attempt of a client's call that was
+// retryLater schedules another attempt of a client's call that was
 // dropped. A call is dropped if its actor or outcome cannot be read, or if too many
 // duplicates wait for outcomes.
-func (c *Cell) scheduleClientRetry(id actor.CallID) {
-	if cl := c.findWaiter(id); cl != nil {
+func (w *waiters) retryLater(c *Cell, id actor.CallID) {
+	if cl := w.find(id); cl != nil {
 		cl.retryAt = c.now.Add(cl.backoff)
 		cl.backoff = min(2*cl.backoff, resendBackoffMax)
 		c.setTimer(timer{at: cl.retryAt, call: id})
 	}
 }
 
-func (c *Cell) resendClientCalls(to func(actor.ID) bool) {
-	for _, id := range slices.SortedFunc(maps.Keys(c.waiters), actor.CallID.Compare) {
-		if cl := c.waiters[id]; to(cl.call.To) {
-			c.sendClientCall(cl)
+func (w *waiters) resend(c *Cell, to func(actor.ID) bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(w.byCall), actor.CallID.Compare) {
+		if cl := w.byCall[id]; to(cl.call.To) {
+			w.send(c, cl)
 		}
 	}
 }
 
-// fireWaiterTimer resends a client's call or, if its deadline has passed, answers
+// fireTimer resends a client's call or, if its deadline has passed, answers
 // the call with a refusal. The run itself ends by its own clock.
-func (c *Cell) fireWaiterTimer(id actor.CallID) {
-	cl := c.waiters[id]
+func (w *waiters) fireTimer(c *Cell, id actor.CallID) {
+	cl := w.byCall[id]
 	switch {
 	case c.now >= cl.clock.Due():
 		c.respond(id, actor.Fail(id, actor.RefuseDeadline(cl.call.To, cl.call.Operation, cl.call.Left)), 0, false)
 	case c.now >= cl.retryAt:
-		c.sendClientCall(cl)
+		w.send(c, cl)
 	default:
 		c.setTimer(timer{at: min(cl.retryAt, cl.clock.Due()), call: id})
 	}
@@ -199,12 +206,12 @@ func (c *Cell) fireWaiterTimer(id actor.CallID) {
 func (c *Cell) deliverToClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Answered:
-		if c.findWaiter(m.Reply.Call) != nil {
+		if c.waiters.find(m.Reply.Call) != nil {
 			c.respond(m.Reply.Call, m.Reply, 0, env.Durable)
 			return
 		}
 	case actor.Held:
-		if c.findWaiter(m.Call) != nil {
+		if c.waiters.find(m.Call) != nil {
 			c.respond(m.Call, actor.Reply{Call: m.Call, Run: m.Call}, m.Until, env.Durable)
 			return
 		}
@@ -214,7 +221,7 @@ func (c *Cell) deliverToClient(env *actor.Envelope) {
 
 // notifyHeld notifies the waiting clients of a run that it is held, for instance
 // for an approval, so that their requests can return early.
-func (c *Cell) notifyHeld(t *turn, until actor.Time) {
+func (t *turn) notifyHeld(c *Cell, until actor.Time) {
 	call := t.run.Call
 	notify := func(id actor.CallID, via actor.Address) {
 		if via.Node == c.self.Node && via.Cell == c.self.Cell {
@@ -235,13 +242,13 @@ func (c *Cell) notifyHeld(t *turn, until actor.Time) {
 // respond answers a waiting client and removes it. It does nothing if the client
 // has left.
 func (c *Cell) respond(id actor.CallID, reply actor.Reply, heldUntil actor.Time, durable bool) {
-	switch cl := c.findWaiter(id); {
+	switch cl := c.waiters.find(id); {
 	case cl == nil:
 		return
-	case cl == c.currentWaiter:
-		c.currentWaiter = nil
+	case cl == c.waiters.current:
+		c.waiters.current = nil
 	default:
-		delete(c.waiters, id)
+		delete(c.waiters.byCall, id)
 	}
 	c.addEffect(Effect{ID: actor.EffectID{Run: id}, Gated: durable, Op: Respond{Call: id, Reply: reply, HeldUntil: heldUntil}})
 }

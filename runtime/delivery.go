@@ -46,21 +46,21 @@ func (c *Cell) deliverToActor(env *actor.Envelope) {
 	case act == nil:
 		c.drop(env, "late")
 	case act.loaded:
-		c.receive(act, env)
+		act.receive(c, env)
 	default:
-		c.deferMessage(act, env)
+		act.deferMessage(c, env)
 	}
 }
 
 // deliverCall delivers a call to an actor of this cell. It activates the actor if
 // it is not in memory.
 func (c *Cell) deliverCall(call *actor.Call, durable bool) {
-	c.deliverCallTo(c.actors.find(call.To), call, durable)
+	c.actors.find(call.To).deliverCallTo(c, call, durable)
 }
 
 // deliverCallTo is deliverCall for an actor that was looked up before. The argument
 // act is nil if the actor is not in memory.
-func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
+func (act *activation) deliverCallTo(c *Cell, call *actor.Call, durable bool) {
 	if act == nil {
 		def := c.definitions.current(call.To.Agent)
 		switch {
@@ -68,36 +68,36 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 			c.refuseClosed(call)
 			return
 		case def == nil && call.Attempt <= 1 && call.Kind != actor.Signal: // retries and signals pass: the journal may hold the outcome of a retried call, and a run may outlive its agent
-			c.refuse(nil, call, actor.AgentNotFound(call.To.Agent))
+			c.refuse(call, actor.AgentNotFound(call.To.Agent))
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax && call.Attempt > 1: // dropped, not refused: the call may have been answered, and its caller retries
 			c.emit(history.Event{Kind: history.Drop, Actor: call.To, Call: call.ID, What: "request", Why: "full"})
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax:
-			c.refuse(nil, call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this cell already holds %d actors", c.actors.count))
+			c.refuse(call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this cell already holds %d actors", c.actors.count))
 			return
 		}
 		// The log may hold runs and outcomes from a time when the agent was journaled.
 		act = c.activate(call.To, journaled(def) || c.definitions.journaled[call.To.Agent])
 	} else if !act.durable && len(act.journal.Runs) == 0 {
 		if def := c.definitions.current(call.To.Agent); def != nil && journaled(def) { // the agent was volatile before
-			act = c.loadIdle(act, false)
+			act = act.loadIdle(c, false)
 		}
 	}
 	if !act.loaded {
-		c.deferCall(act, call, durable)
+		act.deferCall(c, call, durable)
 		return
 	}
-	c.ensureActive(act)
+	act.ensureActive(c)
 	act.lastUsed = c.now
 	c.markDirty(act)
-	c.request(act, call, durable)
+	admission{c, act}.request(call, durable)
 }
 
 // deferMessage keeps a cancel until its actor is loaded. Replies and clock updates are
 // dropped: once loaded, the actor resends its calls, and their callees send these
 // messages again. So are probes: the loaded actor sends its own, see restoredCalls.
-func (c *Cell) deferMessage(act *activation, env *actor.Envelope) {
+func (act *activation) deferMessage(c *Cell, env *actor.Envelope) {
 	switch _, cancels := env.Body.(actor.Cancel); {
 	case !cancels:
 		c.drop(env, "loading")
@@ -108,37 +108,37 @@ func (c *Cell) deferMessage(act *activation, env *actor.Envelope) {
 	}
 }
 
-func (c *Cell) deferCall(act *activation, call *actor.Call, durable bool) {
+func (act *activation) deferCall(c *Cell, call *actor.Call, durable bool) {
 	switch full := len(act.deferred) >= c.limits.MaxPendingPerActor; {
 	case full && call.Attempt > 1: // dropped, not refused: the log may hold the run of the call, and its caller retries
 		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
 	case full:
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages already wait", act.id, len(act.deferred)))
+		c.refuse(call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages already wait", act.id, len(act.deferred)))
 	default:
 		act.deferred = append(act.deferred, actor.Envelope{To: act.id, Durable: durable, Body: actor.Request{Call: *call}})
 	}
 }
 
 // receive handles a message for a loaded actor.
-func (c *Cell) receive(act *activation, env *actor.Envelope) {
-	c.ensureActive(act)
+func (act *activation) receive(c *Cell, env *actor.Envelope) {
+	act.ensureActive(c)
 	act.lastUsed = c.now
 	c.markDirty(act)
 	switch m := env.Body.(type) {
 	case actor.Request:
-		c.request(act, &m.Call, env.Durable)
+		admission{c, act}.request(&m.Call, env.Durable)
 	case actor.Answered:
-		c.answered(act, &m.Reply, env.Durable)
+		act.answered(c, &m.Reply, env.Durable)
 	case actor.Cancel:
-		c.cancelled(act, m)
+		act.cancelled(c, m)
 	case actor.Held:
-		c.updateHold(act, env, m.Call, m.N, m.Until, m.For)
+		act.updateHold(c, env, m.Call, m.N, m.Until, m.For)
 	case actor.Resumed:
-		c.updateHold(act, env, m.Call, m.N, 0, actor.Hold{})
+		act.updateHold(c, env, m.Call, m.N, 0, actor.Hold{})
 	case actor.Open:
-		c.updateHold(act, env, m.Call, m.N, m.Until, m.For)
+		act.updateHold(c, env, m.Call, m.N, m.Until, m.For)
 	case actor.Probe:
-		c.handleProbe(act, m)
+		waitCycle{c, act}.handleProbe(m)
 	}
 }
 

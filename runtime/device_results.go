@@ -33,9 +33,9 @@ func (s received) giveResult() *actor.Refusal {
 		answer.Refusal = actor.Refuse(actor.Rejected, "tool %s: %s", t.run.Last()[i].Out().Name, given.Error)
 		answer.Refusal.Code = given.Code
 	}
-	c.abort(t, i)
-	c.answerResult(t, i, answer.Fit(c.limits.MessageBytesMax))
-	c.cancelAdded(t)
+	t.abort(c, i)
+	t.answerResult(c, i, answer.Fit(c.limits.MessageBytesMax))
+	t.cancelAdded(c)
 	s.done(nil)
 	return nil
 }

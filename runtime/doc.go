@@ -53,6 +53,7 @@
 //
 //	contract.go       inputs, effects and their guarantees
 //	cell.go           Cell, Step, agents and shard ownership
+//	env.go            what the actors of a cell share in a step: time, limits, effects, events, ids
 //	definitions.go    agents by version
 //	names.go          addresses of agents: the target of a call
 //	delivery.go       message routing inside the cell
@@ -69,6 +70,7 @@
 //	turn.go           turns: begin, advance, replay, end
 //	parking.go        runs that wait for an operator: the replay diverged, something is absent
 //	ask.go            asks of a turn and their answers
+//	phase.go          what an ask waits for
 //	calls.go          calls in flight: retries, cancels, paused clocks
 //	mail.go           detached calls, whose outcomes come back as messages
 //	routing.go        parts of detached calls that an operator has switched off

@@ -25,11 +25,11 @@ type outcomeWaiter struct {
 
 // replyOutcome answers a duplicate with the outcome. If outcome is nil, the outcome is
 // first read from the actor's n-th entry.
-func (c *Cell) replyOutcome(act *activation, call *actor.Call, outcome *actor.Reply, n uint64) {
+func (act *activation) replyOutcome(c *Cell, call *actor.Call, outcome *actor.Reply, n uint64) {
 	if outcome != nil {
 		copied := *outcome
 		copied.Call = call.ID
-		c.replyTo(act, call, &copied, true)
+		c.replyTo(call, &copied, true)
 		return
 	}
 	reading := false
@@ -41,14 +41,14 @@ func (c *Cell) replyOutcome(act *activation, call *actor.Call, outcome *actor.Re
 	}
 	if len(act.outcomeWaiters) >= c.limits.MaxPendingPerActor { // dropped, not refused: the call has ended, and a refusal could be a second outcome
 		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
-		c.scheduleClientRetry(call.ID)
+		c.waiters.retryLater(c, call.ID)
 		return
 	}
 	duplicate := *call
 	duplicate.Parts = nil // not needed for the reply
 	act.outcomeWaiters = append(act.outcomeWaiters, outcomeWaiter{n, duplicate})
 	if !reading {
-		c.load(act, n)
+		act.load(c, n)
 	}
 }
 
@@ -57,15 +57,15 @@ func (c *Cell) recalled(in Recalled) {
 	switch act := c.actors.find(in.Actor); {
 	case act == nil: // the actor was removed during the read
 	case c.failpoints.On(failpoint.LoadMisses):
-		c.load(act, in.Outcome)
+		act.load(c, in.Outcome)
 	default:
-		c.outcomeLoaded(act, in.Outcome, &in.Reply)
+		act.outcomeLoaded(c, in.Outcome, &in.Reply)
 	}
 }
 
 // outcomeLoaded answers the duplicates that wait for the outcome of the n-th entry.
 // The outcome is not kept in memory, because few calls are repeated a second time.
-func (c *Cell) outcomeLoaded(act *activation, n uint64, outcome *actor.Reply) {
+func (act *activation) outcomeLoaded(c *Cell, n uint64, outcome *actor.Reply) {
 	if len(act.outcomeWaiters) == 0 {
 		return
 	}
@@ -77,9 +77,9 @@ func (c *Cell) outcomeLoaded(act *activation, n uint64, outcome *actor.Reply) {
 			act.outcomeWaiters = append(act.outcomeWaiters, *r)
 		case outcome == nil: // the read failed; the callers retry
 			c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: r.call.ID, What: "request", Why: "unread"})
-			c.scheduleClientRetry(r.call.ID)
+			c.waiters.retryLater(c, r.call.ID)
 		default:
-			c.replyOutcome(act, &r.call, outcome, n)
+			act.replyOutcome(c, &r.call, outcome, n)
 		}
 	}
 	c.markDirty(act)
@@ -87,14 +87,14 @@ func (c *Cell) outcomeLoaded(act *activation, n uint64, outcome *actor.Reply) {
 
 // load requests a read of the actor, or of the outcome in its n-th entry. It is
 // gated, so that it cannot overtake the actor's own entries.
-func (c *Cell) load(act *activation, n uint64) {
+func (act *activation) load(c *Cell, n uint64) {
 	c.addEffect(Effect{Gated: true, Op: Load{Actor: act.id, Epoch: act.epoch, Outcome: n}})
 }
 
 // evictOutcomes evicts the oldest outcomes of the actor until the cell is within
 // RememberBytes, and returns the size of the remaining outcomes of the actor in
 // bytes. Another actor evicts its own outcomes when it next changes.
-func (c *Cell) evictOutcomes(act *activation) int {
+func (act *activation) evictOutcomes(c *Cell) int {
 	others := c.size.Remembered - act.counted.Remembered
 	for others+act.journal.OutcomeBytes() > c.limits.RememberBytes && act.journal.EvictOutcome() {
 	}

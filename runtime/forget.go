@@ -44,7 +44,7 @@ func (c *Cell) isClosed(id actor.ID) bool {
 
 // forget closes a session, and requests the check of the store.
 func (c *Cell) forget(in Forget) {
-	id := c.forgottenEntry(in.Session, 0, 0).Actor
+	id := forgottenEntry(in.Session, 0, 0).Actor
 	members := c.actors.session(in.Session)
 	refuse := func(r *actor.Refusal) { c.addEffect(Effect{Op: Forgot{in.Session, r}}) }
 	switch {
@@ -75,7 +75,7 @@ func (c *Cell) forget(in Forget) {
 			rest.gone = true
 			next.due, next.pending = append(next.due, act.id), append(next.pending, rest)
 		}
-		c.deactivate(act, "forgotten")
+		act.deactivate(c, "forgotten")
 	}
 	c.closing = next
 	c.addEffect(Effect{Gated: true, Op: MayForget{in.Session, c.closing.epoch}})
@@ -99,7 +99,7 @@ func (c *Cell) forgetChecked(in ForgetChecked) {
 		for i := range pending { // nothing of the session was written since
 			mail{c, &pending[i]}.discard()
 		}
-		e := c.forgottenEntry(in.Session, in.Epoch, c.now)
+		e := forgottenEntry(in.Session, in.Epoch, c.now)
 		e.First = len(c.ready.Entries) == 0
 		c.ready.Entries = append(c.ready.Entries, e)
 	}
@@ -111,7 +111,7 @@ func (c *Cell) reopen() {
 	if c.closing.epoch == 0 {
 		return
 	}
-	id := c.forgottenEntry(c.closing.session, 0, 0).Actor
+	id := forgottenEntry(c.closing.session, 0, 0).Actor
 	if o, ok := c.ownerOf(id); ok && c.owns(o) && o.Epoch == c.closing.epoch {
 		return
 	}
@@ -119,7 +119,7 @@ func (c *Cell) reopen() {
 	c.closing = closing{}
 }
 
-func (c *Cell) forgottenEntry(s Session, epoch actor.Epoch, at actor.Time) store.Entry {
+func forgottenEntry(s Session, epoch actor.Epoch, at actor.Time) store.Entry {
 	e := store.ForgottenEntry(s.Tenant, s.Name, 0, epoch, at)
 	e.Shard = dispatcher.ShardOf(e.Actor)
 	return e
@@ -130,21 +130,21 @@ func (c *Cell) forgottenEntry(s Session, epoch actor.Epoch, at actor.Time) store
 func (c *Cell) refuseClosed(call *actor.Call) {
 	if call.Attempt > 1 {
 		c.emit(history.Event{Kind: history.Drop, Actor: call.To, Call: call.ID, What: "request", Why: "closed"})
-		c.scheduleClientRetry(call.ID)
+		c.waiters.retryLater(c, call.ID)
 		return
 	}
-	c.refuse(nil, call, actor.RefuseUnavailable(c.limits.ResendAfter, "session %s is being deleted", call.To.Key))
+	c.refuse(call, actor.RefuseUnavailable(c.limits.ResendAfter, "session %s is being deleted", call.To.Key))
 }
 
 // sessionGone refuses the new calls that wait for an actor of a deleted session. A waiting
 // retry is dropped: the log held its run, so a refusal could be a second outcome.
-func (c *Cell) sessionGone(act *activation) {
+func (act *activation) sessionGone(c *Cell) {
 	deferred := act.deferred
-	c.deactivate(act, "forgotten")
+	act.deactivate(c, "forgotten")
 	for i := range deferred {
 		env := &deferred[i]
 		if r, ok := env.Body.(actor.Request); ok && r.Call.Attempt == 1 {
-			c.refuse(act, &r.Call, sessionDeleted(act.id.Key))
+			c.refuse(&r.Call, sessionDeleted(act.id.Key))
 		} else {
 			c.drop(env, "forgotten")
 		}

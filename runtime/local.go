@@ -40,7 +40,7 @@ func (c *Cell) enqueueLocal(to *activation, epoch actor.Epoch) *localMessage {
 
 // sendLocalRequest queues a call for delivery in this step. It returns false if the
 // call must be sent through the driver.
-func (c *Cell) sendLocalRequest(t *turn, a *store.Asked) bool {
+func (t *turn) sendLocalRequest(c *Cell, a *store.Asked) bool {
 	if t.durable() || c.localSent >= localPerStepMax {
 		return false
 	}
@@ -106,7 +106,7 @@ func (c *Cell) deliverLocal() {
 			}
 			to.lastUsed = c.now
 			c.markDirty(to)
-			c.answered(to, &m.reply, false)
+			to.answered(c, &m.reply, false)
 		} else {
 			if c.emits(history.Deliver) {
 				c.emit(history.Event{Kind: history.Deliver, Actor: m.call.To, Epoch: m.epoch, Call: m.call.ID, What: "request"})
@@ -114,7 +114,7 @@ func (c *Cell) deliverLocal() {
 			if m.to == nil {
 				m.to = c.actors.find(m.call.To)
 			}
-			c.deliverCallTo(m.to, &m.call, false)
+			m.to.deliverCallTo(c, &m.call, false)
 		}
 		c.localQueue[i] = localMessage{}
 	}

@@ -277,7 +277,7 @@ func (m mail) send(t *turn) {
 	t.detached = nil
 	for i := range planned {
 		p := &planned[i]
-		m.cell.record(m.act, store.Detached{Pending: *p}, store.Shown{})
+		m.act.record(m.cell, store.Detached{Pending: *p}, store.Shown{})
 		e := history.Event{Kind: history.Detach, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left}
 		switch {
 		case p.Silent:
@@ -419,7 +419,7 @@ func (m mail) answered(reply *actor.Reply) bool {
 func (m mail) settle(p *store.Pending, what string, message []byte, left actor.Duration, budget uint32) {
 	c := m.cell
 	run := c.newCallID()
-	c.record(m.act, store.Settled{Call: p.Call.ID, At: c.now, Run: run, Left: left}, store.Shown{})
+	m.act.record(c, store.Settled{Call: p.Call.ID, At: c.now, Run: run, Left: left}, store.Shown{})
 	c.emit(history.Event{Kind: history.Settle, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: run, Peer: p.Call.To, What: what})
 	if left == 0 {
 		delete(m.act.rows, p.Call.ID)
@@ -431,10 +431,10 @@ func (m mail) settle(p *store.Pending, what string, message []byte, left actor.D
 		Stamp: c.now, Via: c.self, Parts: actor.Text(string(message)), Extensions: from.Extensions.Inherited().WithRounds(from.Extensions.Rounds() + 1).WithProvenance(of)}
 	def := c.definitions.current(m.act.id.Agent)
 	if def == nil { // the agent was deleted: the message has no turn
-		c.record(m.act, store.Appended{At: c.now, Message: (&store.Run{Call: call, At: c.now}).Message()}, store.Shown{})
+		m.act.record(c, store.Appended{At: c.now, Message: (&store.Run{Call: call, At: c.now}).Message()}, store.Shown{})
 		return
 	}
-	r := c.openRun(m.act, &call, def)
+	r := m.act.openRun(c, &call, def)
 	r.Seq = 1
 	c.emit(history.Event{Kind: history.Admit, Actor: m.act.id, Epoch: m.act.epoch, Call: run, Parent: call.Parent, Root: run, What: history.Delivered, Left: call.Left, Attempt: 1,
 		Count: m.act.mailbox.Count(), Bytes: m.act.mailbox.Bytes(), Durable: true, Lane: call.Lane, Context: history.ContextDigest(&call)})
@@ -444,7 +444,7 @@ func (m mail) settle(p *store.Pending, what string, message []byte, left actor.D
 // end drops a row without a message. A late response is kept.
 func (m mail) end(p *store.Pending, status actor.Status, what string, late []byte) {
 	c := m.cell
-	c.record(m.act, store.Late{Call: p.Call.ID, At: c.now, Status: status, Response: late}, store.Shown{})
+	m.act.record(c, store.Late{Call: p.Call.ID, At: c.now, Status: status, Response: late}, store.Shown{})
 	c.emit(history.Event{Kind: history.Late, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Peer: p.Call.To, What: what})
 	delete(m.act.rows, p.Call.ID)
 }
@@ -466,10 +466,10 @@ func (m mail) cancelReminder(call *actor.Call) *actor.Refusal {
 		return actor.Refuse(actor.Rejected, "task %s is no reminder: cancel its run", call.Parent)
 	case !p.Cancelled:
 		row := *p
-		c.record(m.act, store.Late{Call: row.Call.ID, At: c.now, Response: contract.CancelledReminder(correlation(&row), actor.TextOf(row.Call.Parts)), Left: cancelledKept}, store.Shown{})
+		m.act.record(c, store.Late{Call: row.Call.ID, At: c.now, Response: contract.CancelledReminder(correlation(&row), actor.TextOf(row.Call.Parts)), Left: cancelledKept}, store.Shown{})
 		c.emit(history.Event{Kind: history.Late, Actor: m.act.id, Epoch: m.act.epoch, Call: row.Call.ID, Parent: row.Call.Parent, Peer: row.Call.To, What: history.Cancelled})
 	}
-	c.recordOutcome(m.act, call, &actor.Reply{Call: call.ID, Run: call.ID, Status: actor.Succeeded, Budget: call.Budget}, true)
+	m.act.recordOutcome(c, call, &actor.Reply{Call: call.ID, Run: call.ID, Status: actor.Succeeded, Budget: call.Budget}, true)
 	return nil
 }
 
@@ -488,10 +488,10 @@ func (m mail) held(call actor.CallID, n uint64, until actor.Time, hold actor.Hol
 		hold = actor.Hold{}
 	}
 	row := *p
-	c.record(m.act, store.Noticed{Call: call, At: c.now, N: n, For: hold}, store.Shown{})
+	m.act.record(c, store.Noticed{Call: call, At: c.now, N: n, For: hold}, store.Shown{})
 	if hold.Reason == actor.HoldApproval && hold.Subject != row.Waits.Subject {
 		of := actor.Provenance{Tool: row.Tool, Correlation: call}
-		c.record(m.act, store.Appended{At: c.now, Message: actor.ChatMessage{Call: c.newCallID(), Role: actor.RoleUser, Source: actor.FromDelivered, At: c.now,
+		m.act.record(c, store.Appended{At: c.now, Message: actor.ChatMessage{Call: c.newCallID(), Role: actor.RoleUser, Source: actor.FromDelivered, At: c.now,
 			Parts: actor.Text(string(contract.SkillWaiting(correlation(&row), hold))), Extensions: actor.Extensions("").WithProvenance(of)}}, store.Shown{})
 	}
 	return true
@@ -536,7 +536,7 @@ func (m mail) coalesce() *store.Run {
 	all := m.queue()
 	last := all[len(all)-1]
 	for _, run := range all[:len(all)-1] {
-		m.cell.stopRun(m.act, run, actor.Refuse(actor.Stopped, "its message is one of several outcomes, which the turn of run %s reads", last.Call.ID))
+		m.act.stopRun(m.cell, run, actor.Refuse(actor.Stopped, "its message is one of several outcomes, which the turn of run %s reads", last.Call.ID))
 	}
 	return m.act.journal.Run(last.Call.ID)
 }

@@ -40,19 +40,19 @@ const (
 // is not a valid name of a tool.
 const UnknownTool = "(unknown)"
 
-func (c *Cell) measure(m Measure) { c.ready.Measures = append(c.ready.Measures, m) }
+func (v *env) measure(m Measure) { v.ready.Measures = append(v.ready.Measures, m) }
 
 // measureCall measures a call that was answered or cancelled.
-func (c *Cell) measureCall(a *store.Asked) {
-	c.measure(Measure{Kind: MeasureCall, Took: max(c.now.Sub(a.Stamp), 0)})
+func (v *env) measureCall(a *store.Asked) {
+	v.measure(Measure{Kind: MeasureCall, Took: max(v.now.Sub(a.Stamp), 0)})
 }
 
 // measureAnswer measures an ask that was answered.
-func (c *Cell) measureAnswer(a *store.Asked, refusal *actor.Refusal) {
+func (v *env) measureAnswer(a *store.Asked, refusal *actor.Refusal) {
 	if a.IsCall() {
-		c.measureCall(a)
+		v.measureCall(a)
 	}
-	m := Measure{Name: a.Ask.Name, Took: max(c.now.Sub(a.Stamp), 0)}
+	m := Measure{Name: a.Ask.Name, Took: max(v.now.Sub(a.Stamp), 0)}
 	if refusal != nil {
 		m.Reason = refusal.Reason
 	}
@@ -66,49 +66,49 @@ func (c *Cell) measureAnswer(a *store.Asked, refusal *actor.Refusal) {
 	default:
 		return
 	}
-	c.measure(m)
+	v.measure(m)
 }
 
 // measurePlanned measures a tool that was answered before it was performed: the
 // request was invalid, its call was refused, or its result is immediate.
-func (c *Cell) measurePlanned(agent string, ask *actor.Ask, answer *actor.Answer) {
+func (v *env) measurePlanned(agent string, ask *actor.Ask, answer *actor.Answer) {
 	if ask.Kind != actor.AskTool {
 		return
 	}
 	m := Measure{Kind: MeasureTool, Name: ask.Name}
-	if _, ok := c.tools.Tool(ask.Name); !ok {
+	if _, ok := v.tools.Tool(ask.Name); !ok {
 		m.Name = UnknownTool
 	}
 	if answer.Refusal != nil {
 		m.Reason = answer.Refusal.Reason
 	}
-	c.measure(m)
+	v.measure(m)
 	if ask.Name == tools.RecordRoute && answer.Refusal == nil {
 		if route, ok := contract.ReadRoute(inlineBytes(ask.Parts)); ok {
-			c.measure(Measure{Kind: MeasureRoute, Name: agent, Route: &route})
+			v.measure(Measure{Kind: MeasureRoute, Name: agent, Route: &route})
 		}
 	}
 }
 
 // measureRun measures an ended run.
-func (c *Cell) measureRun(agent string, run *store.Run, reply *actor.Reply) {
-	m := Measure{Kind: MeasureRun, Name: agent, Took: max(c.now.Sub(run.At), 0)}
+func (v *env) measureRun(agent string, run *store.Run, reply *actor.Reply) {
+	m := Measure{Kind: MeasureRun, Name: agent, Took: max(v.now.Sub(run.At), 0)}
 	if reply.Refusal != nil {
 		m.Reason = reply.Refusal.Reason
 	}
-	c.measure(m)
+	v.measure(m)
 }
 
 // measureOutstanding measures a change of an agent's unanswered calls. A call within
 // the cell begins and ends in one step, so the latest changes of the step are
 // searched for one to add it to.
-func (c *Cell) measureOutstanding(agent string, change int) {
-	latest := c.ready.Measures[max(len(c.ready.Measures)-8, 0):]
+func (v *env) measureOutstanding(agent string, change int) {
+	latest := v.ready.Measures[max(len(v.ready.Measures)-8, 0):]
 	for i := range latest {
 		if m := &latest[i]; m.Kind == MeasureOutstanding && m.Name == agent {
 			m.Change += change
 			return
 		}
 	}
-	c.measure(Measure{Kind: MeasureOutstanding, Name: agent, Change: change})
+	v.measure(Measure{Kind: MeasureOutstanding, Name: agent, Change: change})
 }

@@ -30,7 +30,7 @@ func (t *turn) requests() []string {
 
 // planCall resolves the target of a call that a turn requests directly, and validates
 // the call.
-func (c *Cell) planCall(t *turn, ask actor.Ask) (actor.Ask, *tools.Result) {
+func (t *turn) planCall(c *Cell, ask actor.Ask) (actor.Ask, *tools.Result) {
 	target, refusal := c.callable.Resolve(ask.Name, t.callees())
 	if refusal != nil {
 		return actor.Ask{}, &tools.Result{Refusal: refusal}
@@ -41,23 +41,23 @@ func (c *Cell) planCall(t *turn, ask actor.Ask) (actor.Ask, *tools.Result) {
 
 // callTools returns the tools with which a declared agent calls others. Their
 // descriptions list the agents that it may call now.
-func (c *Cell) callTools(def *actor.Definition) (specs []upstream.ToolSpec) {
+func (v *env) callTools(def *actor.Definition) (specs []upstream.ToolSpec) {
 	if def == nil || def.Kind != actor.Declared {
 		return nil
 	}
-	if request, ok := c.tools.Tool(tools.RequestCapability); ok && (def.Requests == nil || len(def.Requests) > 0) {
-		specs = append(specs, upstream.ToolSpec{Name: request.Name, Description: c.callable.DescribeCapabilities(def.Name, def.Requests), Schema: request.Schema})
+	if request, ok := v.tools.Tool(tools.RequestCapability); ok && (def.Requests == nil || len(def.Requests) > 0) {
+		specs = append(specs, upstream.ToolSpec{Name: request.Name, Description: v.callable.DescribeCapabilities(def.Name, def.Requests), Schema: request.Schema})
 	}
 	if def.Callees != nil && len(def.Callees) == 0 {
 		return specs
 	}
-	call, ok := c.tools.Tool(tools.CallAgent)
+	call, ok := v.tools.Tool(tools.CallAgent)
 	if !ok {
 		return specs
 	}
-	description, all := c.callable.Describe(def.Name, def.Callees)
+	description, all := v.callable.Describe(def.Name, def.Callees)
 	specs = append(specs, upstream.ToolSpec{Name: call.Name, Description: description, Schema: call.Schema})
-	if list, ok := c.tools.Tool(tools.ListAgents); ok && !all {
+	if list, ok := v.tools.Tool(tools.ListAgents); ok && !all {
 		specs = append(specs, upstream.ToolSpec{Name: list.Name, Description: list.Description, Schema: list.Schema})
 	}
 	return specs
@@ -66,7 +66,7 @@ func (c *Cell) callTools(def *actor.Definition) (specs []upstream.ToolSpec) {
 // resolveTargets replaces names of agents by IDs in the tool calls of a completion, if
 // the agent may call certain agents only. Its turn compares the targets with their IDs
 // and is replayed, so the IDs are recorded with the completion.
-func (c *Cell) resolveTargets(t *turn, answer actor.Answer) actor.Answer {
+func (t *turn) resolveTargets(c *Cell, answer actor.Answer) actor.Answer {
 	def := t.def
 	if def == nil {
 		def = c.definitions.of(t.run)

@@ -67,13 +67,13 @@ func (s received) retry() *actor.Refusal {
 	if t.def = c.definitions.of(run); t.def == nil {
 		return actor.Refuse(actor.Rejected, "run %s stays parked: %s", run.Call.ID, absentAgent(t.act.id.Agent))
 	}
-	c.stopAgent(t)
-	if !(transcripts{c}).readTranscript(t) {
+	t.stopAgent(c)
+	if !t.readTranscript(c) {
 		return actor.RefuseUnavailable(time.Second, "the conversation of run %s is being read", run.Call.ID)
 	}
 	if detail := p.divergence(t); detail != "" {
-		if c.stopAgent(t); detail != run.Parked {
-			c.park(t, detail)
+		if t.stopAgent(c); detail != run.Parked {
+			t.park(c, detail)
 		}
 		return actor.Refuse(actor.Rejected, "run %s stays parked: %s", run.Call.ID, detail)
 	}
@@ -82,8 +82,8 @@ func (s received) retry() *actor.Refusal {
 	p.recordParked(t.act, run, "")
 	s.done(nil)
 	for i := range run.Last() { // operations that a parked run does not repeat
-		if a := &run.Last()[i]; a.Open() && !a.IsCall() && !a.Waits() && !isAddedModel(a) && a.Out().RunsOutsideCell() && c.inFlight[t.effectID(i)] == (actor.ID{}) {
-			c.resumeEffect(t, i)
+		if phaseOf(&run.Last()[i]) == phaseEffect && c.inFlight[t.effectID(i)] == (actor.ID{}) {
+			t.resumeEffect(c, i)
 		}
 	}
 	return nil
@@ -102,7 +102,7 @@ func absentAgent(name string) string {
 func (p parking) parkAll(t *turn, detail string) {
 	c := p.cell
 	if !strings.HasPrefix(t.run.Parked, absentText) {
-		c.park(t, detail)
+		t.park(c, detail)
 	}
 	for _, run := range t.act.journal.Runs {
 		if !run.Started() && run.Parked == "" && slices.Contains(t.act.former, run.Call.ID) {
@@ -116,7 +116,7 @@ func (p parking) parkAll(t *turn, detail string) {
 func (p parking) recordParked(act *activation, run *store.Run, detail string) {
 	c := p.cell
 	holds := run.Holds
-	c.record(act, store.Parked{Run: run.Call.ID, At: c.now, Detail: actor.FitText(detail, actor.TextBytesMax)}, store.Shown{})
+	act.record(c, store.Parked{Run: run.Call.ID, At: c.now, Detail: actor.FitText(detail, actor.TextBytesMax)}, store.Shown{})
 	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID, What: history.Parked, N: run.Holds}
 	if !run.Started() {
 		e.Why = history.Queued
@@ -127,7 +127,7 @@ func (p parking) recordParked(act *activation, run *store.Run, detail string) {
 	c.emit(e)
 	switch t := act.turn(run.Call.ID); {
 	case t != nil:
-		c.propagateHold(t, holds)
+		t.propagateHold(c, holds)
 	case run.Holds != holds: // a queued run has no turn to tell its caller
 		e.What, e.N = "run", run.Holds
 		c.emit(e)
@@ -159,7 +159,7 @@ func (p parking) restored(act *activation) {
 // divergence replays a turn. It returns "", or where the turn diverges.
 func (p parking) divergence(t *turn) string {
 	c := p.cell
-	c.beginAgent(t)
+	t.beginAgent(c)
 	var recorded []actor.Answer
 	for i, step := range t.run.Steps {
 		asks := make([]actor.Ask, 0, len(step.Asks))
@@ -168,7 +168,7 @@ func (p parking) divergence(t *turn) string {
 				asks = append(asks, step.Asks[j].Ask)
 			}
 		}
-		action, err := c.nextAction(t, recorded)
+		action, err := t.nextAction(c, recorded)
 		if err == nil && action.Done != nil {
 			err = fmt.Errorf("the turn now ends")
 		}

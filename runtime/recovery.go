@@ -64,7 +64,7 @@ func (c *Cell) loadNextActors() {
 		if !active {
 			act = c.activate(id, true) // its journal holds open work, whatever its agent states now
 		}
-		c.requireLoad(act)
+		act.requireLoad(c)
 		if !act.durable {
 			c.markDirty(act) // loads it once it is idle, see finishStep
 		}
@@ -76,8 +76,8 @@ func (c *Cell) loadNextActors() {
 }
 
 // requireLoad marks an actor that has open work in the log.
-func (c *Cell) requireLoad(act *activation) {
-	c.ensureActive(act)
+func (act *activation) requireLoad(c *Cell) {
+	act.ensureActive(c)
 	if !act.mustLoad && !act.journalLoaded() {
 		c.recovery.unloaded++
 	}
@@ -86,7 +86,7 @@ func (c *Cell) requireLoad(act *activation) {
 
 // recoveryDone starts further loads once an actor was loaded, failed to load, or
 // was removed.
-func (c *Cell) recoveryDone(act *activation) {
+func (act *activation) recoveryDone(c *Cell) {
 	if act.recovering {
 		act.recovering = false
 		c.recovery.loading--

@@ -228,8 +228,8 @@ func (r repeats) match(i int, by actor.CallID) {
 
 // matchKey marks the ask that a signal with the given ID added: the agent has repeated it under
 // its key.
-func (a *activation) matchKey(c *Cell, signal actor.CallID) {
-	for _, t := range a.turns {
+func (act *activation) matchKey(c *Cell, signal actor.CallID) {
+	for _, t := range act.turns {
 		for i := range t.run.Last() {
 			if t.repetition.isMissing(t.run.Last(), i) && t.run.Last()[i].Callback == signal {
 				repeats{c, t}.match(i, signal)
@@ -247,14 +247,14 @@ func (r repeats) answer(i int, call *actor.Call) {
 	switch a := &t.run.Last()[i]; {
 	case !isCallback(a):
 		reply := succeeded(call, signals.AddedTool{ID: t.toolCallID(i).String()}.Parts())
-		c.recordOutcome(t.act, call, &reply, true)
+		t.act.recordOutcome(c, call, &reply, true)
 	case !a.Open():
 		reply := t.callbackReply(i, a.Answer)
 		reply.Call = call.ID
-		c.replyTo(t.act, call, &reply, t.act.durable)
+		c.replyTo(call, &reply, t.act.durable)
 	case !t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor):
 		c.emit(history.Event{Kind: history.Drop, Actor: t.act.id, Call: call.ID, What: "request", Why: "full"})
-		c.scheduleClientRetry(call.ID)
+		c.waiters.retryLater(c, call.ID)
 	}
 }
 
@@ -266,7 +266,7 @@ func (r repeats) wait(call *actor.Call, durable bool) {
 		return
 	}
 	if len(again.waiting) >= c.limits.AsksPerActionMax {
-		c.refuse(r.turn.act, call, actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "%d calls of run %s wait for those of its former invocation",
+		c.refuse(call, actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "%d calls of run %s wait for those of its former invocation",
 			len(again.waiting), r.turn.run.Call.ID))
 		return
 	}
@@ -283,7 +283,7 @@ func (r repeats) release() {
 	waiting := again.waiting
 	again.waiting = nil
 	for i := range waiting {
-		r.cell.signal(r.turn.act, &waiting[i].call, waiting[i].durable)
+		r.turn.act.signal(r.cell, &waiting[i].call, waiting[i].durable)
 	}
 }
 
@@ -303,10 +303,10 @@ func (r repeats) expire() {
 	before, now := requestTexts(shownRequestOf(missing), shownRequestIn(call))
 	detail := startedText(t.act.id.Agent) + " was invoked again and makes another request than before, so neither is performed until a person decides" +
 		"\nbefore: " + before + "\nnow: " + now
-	c.park(t, detail)
+	t.park(c, detail)
 	for i := range t.run.Last() {
 		if t.run.Last()[i].Invoking() {
-			c.abort(t, i)
+			t.abort(c, i)
 		}
 	}
 	r.drop(func() *actor.Refusal {
@@ -319,6 +319,6 @@ func (r repeats) drop(refusal func() *actor.Refusal) {
 	waiting := r.turn.repetition.waiting
 	r.turn.repetition.waiting = nil
 	for i := range waiting {
-		r.cell.refuse(r.turn.act, &waiting[i].call, refusal())
+		r.cell.refuse(&waiting[i].call, refusal())
 	}
 }

@@ -189,7 +189,7 @@ func (h *residentHeap) Pop() any {
 }
 
 // memorySize returns the approximate memory of a journaled actor in bytes.
-func (a *activation) memorySize() int { return a.journal.MemorySize() + a.pageCache.bytes }
+func (act *activation) memorySize() int { return act.journal.MemorySize() + act.pageCache.bytes }
 
 // pageSize returns the content of messages in bytes.
 func pageSize(messages []actor.ChatMessage) (n int) {

@@ -25,7 +25,7 @@ func (c *Cell) retained() map[string]int {
 		"free items":   len(c.freeStates) + len(c.freeTurns) + len(c.freeRuns),
 		"local queue":  cap(c.localQueue) + cap(c.localProbes),
 		"recovery":     cap(c.recovery.actors),
-		"clients":      len(c.waiters),
+		"clients":      len(c.waiters.byCall),
 	}
 	for _, g := range c.actors.groups {
 		sizes["actors"] += g.peak

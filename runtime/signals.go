@@ -19,29 +19,29 @@ type received struct {
 }
 
 // signal delivers a signal to its run, and answers it.
-func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
+func (act *activation) signal(c *Cell, call *actor.Call, durable bool) {
 	switch call.Operation {
 	case signals.OpAppend:
-		transcripts{c}.appendMessage(act, call)
+		transcripts{c, act}.appendMessage(call)
 		return
 	case signals.OpCancelReminder:
 		if refusal := (mail{c, act}).cancelReminder(call); refusal != nil {
-			c.refuse(act, call, refusal)
+			c.refuse(call, refusal)
 		}
 		return
 	}
 	t := act.turn(call.Parent)
 	if run := act.journal.Run(call.Parent); t == nil && run != nil && run.Parked != "" && call.Operation == signals.OpRetry {
-		c.refuse(act, call, actor.Refuse(actor.Rejected, "run %s stays parked: %s", call.Parent, run.Parked))
+		c.refuse(call, actor.Refuse(actor.Rejected, "run %s stays parked: %s", call.Parent, run.Parked))
 		return
 	}
 	if t == nil {
-		c.refuse(act, call, actor.RefuseNotFound(actor.WhatOpenRun, "%s has no open run %s", act.id, call.Parent))
+		c.refuse(call, actor.RefuseNotFound(actor.WhatOpenRun, "%s has no open run %s", act.id, call.Parent))
 		return
 	}
 	own := *call // a command may keep its call; that of every other request stays on the stack
 	if refusal := (received{c, t, &own, durable}).apply(); refusal != nil {
-		c.refuse(act, call, refusal)
+		c.refuse(call, refusal)
 	}
 }
 
@@ -56,7 +56,7 @@ func (s received) apply() *actor.Refusal {
 	}
 	switch s.call.Operation {
 	case signals.OpCallAgent:
-		s.cell.callback(s.turn, s.call, s.durable)
+		s.turn.callback(s.cell, s.call, s.durable)
 		return nil
 	case signals.OpAddTool:
 		return s.addTool()
@@ -82,7 +82,7 @@ func (s received) answerWait() *actor.Refusal {
 		if a.Open() && a.Ask.Kind == actor.AskWait && a.Ask.Name == call.Operation {
 			s.accept()
 			shown := store.ShownAsk{Kind: actor.AskWait, Name: a.Ask.Name, Principal: call.Principal, Origin: call.Origin}
-			s.cell.answerShown(t, i, actor.Answer{Parts: call.Parts}, 0, shown)
+			t.answerShown(s.cell, i, actor.Answer{Parts: call.Parts}, 0, shown)
 			s.done(nil)
 			return nil
 		}
@@ -96,7 +96,7 @@ func (s received) accept() { s.turn.taint = s.turn.taint || s.durable }
 // done records that the signal has succeeded, and answers it.
 func (s received) done(parts []actor.Part) {
 	reply := succeeded(s.call, parts)
-	s.cell.recordOutcome(s.turn.act, s.call, &reply, true)
+	s.turn.act.recordOutcome(s.cell, s.call, &reply, true)
 }
 
 // succeeded returns the reply to a signal that has succeeded.

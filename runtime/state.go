@@ -65,29 +65,29 @@ func (c *Cell) Size() Size {
 }
 
 // updateSize replaces the actor's share of the cell's size by its current size.
-func (c *Cell) updateSize(act *activation) {
+func (act *activation) updateSize(c *Cell) {
 	now := Size{Queued: act.mailbox.Count(), ByLane: act.mailbox.CountByLane(), Outstanding: act.pending()}
 	for _, run := range (mail{c, act}).queue() {
 		now.Queued++
 		now.ByLane[run.Call.Lane-1]++
 	}
 	if act.durable {
-		now.Remembered = c.evictOutcomes(act)
+		now.Remembered = act.evictOutcomes(c)
 	}
 	if now != act.counted {
-		c.resize(act, now)
+		act.resize(c, now)
 	}
 }
 
 // removeFromSize subtracts the actor's share from the cell's size, and from its memory.
-func (c *Cell) removeFromSize(act *activation) {
+func (act *activation) removeFromSize(c *Cell) {
 	c.residents.remove(act)
 	if act.counted != (Size{}) {
-		c.resize(act, Size{})
+		act.resize(c, Size{})
 	}
 }
 
-func (c *Cell) resize(act *activation, to Size) {
+func (act *activation) resize(c *Cell, to Size) {
 	c.size.Queued += to.Queued - act.counted.Queued
 	for i, n := range to.ByLane {
 		c.size.ByLane[i] += n - act.counted.ByLane[i]

@@ -55,10 +55,10 @@ func (c *Cell) streamed(in Streamed) {
 	s := &t.sends[i]
 	s.pieces, s.pieceBytes = s.pieces+1, s.pieceBytes+bytes
 	if refusal := c.checkStream(t.run, a, s); refusal != nil {
-		c.finishTurn(t, failedOutcome(refusal))
+		t.finishTurn(c, failedOutcome(refusal))
 		return
 	}
-	c.record(t.act, record, store.Shown{Ask: shown})
+	t.act.record(c, record, store.Shown{Ask: shown})
 }
 
 // shownPiece returns the text of a piece within the bounds of the codec. Its event shows
@@ -79,9 +79,9 @@ func (c *Cell) checkStream(run *store.Run, a *store.Asked, s *sendState) *actor.
 }
 
 // checkEvents returns a refusal if the run cannot publish more events.
-func (c *Cell) checkEvents(run *store.Run, more int) *actor.Refusal {
-	if run.Seq+uint64(more) >= uint64(c.limits.RunEventsMax) { // the last event is the end of the run
-		return actor.Refuse(actor.EventsExceeded, "the run has %d events, at most %d allowed (run_events_max)", run.Seq, c.limits.RunEventsMax)
+func (v *env) checkEvents(run *store.Run, more int) *actor.Refusal {
+	if run.Seq+uint64(more) >= uint64(v.limits.RunEventsMax) { // the last event is the end of the run
+		return actor.Refuse(actor.EventsExceeded, "the run has %d events, at most %d allowed (run_events_max)", run.Seq, v.limits.RunEventsMax)
 	}
 	return nil
 }

@@ -36,9 +36,9 @@ func (s targets) moves(i int, answer *actor.Answer) bool {
 		return false // without asks the invocation is that of a former cell, whose address is unknown
 	}
 	shown := store.Shown{Ask: &store.ShownAsk{Kind: a.Out().Kind, Attempt: 2 + a.Retries, Discards: a.StreamedAfter}}
-	c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: a.Attempt + 1}, shown)
+	t.act.record(c, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: a.Attempt + 1}, shown)
 	t.sends[i].attempt = a.Attempt
 	repeats{c, t}.begin()
-	c.perform(t, i)
+	t.perform(c, i)
 	return true
 }

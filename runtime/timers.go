@@ -91,10 +91,10 @@ func (c *Cell) fireTimers() {
 		switch {
 		case !c.timerPending(t):
 		case t.act == nil:
-			c.fireWaiterTimer(t.call)
+			c.waiters.fireTimer(c, t.call)
 		default:
 			t.act.timerAt = 0
-			c.fireActorTimer(t.act)
+			t.act.fireActorTimer(c)
 		}
 	}
 	c.timers.shrink()
@@ -105,7 +105,7 @@ func (c *Cell) setTimer(t timer) {
 	c.timerSeq++
 	t.seq = c.timerSeq
 	c.timers.push(t)
-	if len(c.timers) > 4*(len(c.waiters)+c.actors.count)+timersCompactMin {
+	if len(c.timers) > 4*(len(c.waiters.byCall)+c.actors.count)+timersCompactMin {
 		c.timers.removeStale(c.timerPending)
 		c.timers.shrink()
 	}
@@ -114,15 +114,15 @@ func (c *Cell) setTimer(t timer) {
 // timerPending reports whether the timer is still in use.
 func (c *Cell) timerPending(t timer) bool {
 	if t.act == nil {
-		return c.waiters[t.call] != nil
+		return c.waiters.byCall[t.call] != nil
 	}
 	return t.act.timerAt == t.at && !t.act.gone
 }
 
 // armTimer sets the actor's timer to its earliest deadline. A timer set for an
 // earlier time is kept. When that timer fires, the actor's timer is armed again.
-func (c *Cell) armTimer(act *activation) {
-	at := c.earliestDeadline(act)
+func (act *activation) armTimer(c *Cell) {
+	at := act.earliestDeadline(c)
 	if at == actor.Forever || act.timerAt != 0 && act.timerAt <= at {
 		return
 	}
@@ -133,7 +133,7 @@ func (c *Cell) armTimer(act *activation) {
 // earliestDeadline returns the next time at which the actor needs attention: a run
 // or an ask expires, a call is due to be resent, probes are due, or the actor has
 // been idle for PassivateAfter.
-func (c *Cell) earliestDeadline(act *activation) actor.Time {
+func (act *activation) earliestDeadline(c *Cell) actor.Time {
 	at := actor.Forever
 	for _, run := range act.journal.Runs {
 		at = min(at, run.Clock.Due())
@@ -151,7 +151,7 @@ func (c *Cell) earliestDeadline(act *activation) actor.Time {
 	if act.pageCache.retryAt != 0 {
 		at = min(at, act.pageCache.retryAt)
 	}
-	if c.needsReprobe(act) {
+	if (waitCycle{c, act}).needsReprobe() {
 		at = min(at, act.reprobeAt)
 	}
 	if act.idle() {
@@ -162,41 +162,41 @@ func (c *Cell) earliestDeadline(act *activation) actor.Time {
 
 // fireActorTimer performs the due work of an actor: it ends expired runs and asks,
 // resends calls and sends probes. It passivates an idle actor.
-func (c *Cell) fireActorTimer(act *activation) {
+func (act *activation) fireActorTimer(c *Cell) {
 	if act.idle() && c.now >= act.lastUsed.Add(c.limits.PassivateAfter) {
-		c.deactivate(act, "idle")
+		act.deactivate(c, "idle")
 		return
 	}
 	c.markDirty(act)
 	if !act.loaded {
-		c.load(act, 0)
+		act.load(c, 0)
 		return
 	}
-	c.expireDue(act)
-	transcripts{c}.retryPages(act)
+	act.expireDue(c)
+	transcripts{c, act}.retryPages()
 	for _, t := range act.turns {
 		repeats{c, t}.expire()
 		for i := range t.run.Last() {
 			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sends[i].retryAt {
-				c.resendCall(t, i)
+				t.resendCall(c, i)
 			}
 		}
 	}
 	mail{c, act}.retry()
-	c.reprobe(act)
+	waitCycle{c, act}.reprobe()
 }
 
 // expireDue ends the runs and answers the asks whose deadline has passed.
-func (c *Cell) expireDue(act *activation) {
+func (act *activation) expireDue(c *Cell) {
 	for _, run := range act.cloneRuns() {
 		if c.now >= run.Clock.Due() {
-			c.expireRun(act, run)
+			act.expireRun(c, run)
 		}
 	}
 	for _, t := range act.turns {
 		for i := range t.run.Last() {
 			if a := &t.run.Last()[i]; a.Open() && c.now >= a.Clock.Due() {
-				c.expireAsk(t, i)
+				t.expireAsk(c, i)
 			}
 		}
 	}

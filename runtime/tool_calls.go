@@ -34,11 +34,15 @@ const approvalsRetryAfter = time.Minute
 const resultHeadMin = 64
 
 // toolCalls checks and ends the calls of declared tools.
-type toolCalls struct{ *Cell }
+type toolCalls struct {
+	cell *Cell
+	turn *turn
+}
 
 // plan fills in the fields of an ask for a declared tool with valid input. It returns a
 // refusal of the call, or nil.
-func (c toolCalls) plan(a *store.Asked, t *turn, out *actor.Ask) *actor.Refusal {
+func (s toolCalls) plan(a *store.Asked, out *actor.Ask) *actor.Refusal {
+	c, t := s.cell, s.turn
 	tool, ok := c.tools.Tool(out.Name)
 	if !ok || tool.Declared == nil || out.Kind != actor.AskTool {
 		return nil
@@ -46,9 +50,9 @@ func (c toolCalls) plan(a *store.Asked, t *turn, out *actor.Ask) *actor.Refusal 
 	d, input := tool.Declared, out.Parts[0].Bytes
 	a.ResultMax, a.OnDevice = uint32(d.ResultBytesMax()), d.Kind == tools.KindClient
 	a.FailsRun = d.OnFailure == tools.FailRun || a.Added && d.OnFailure != tools.ReturnError
-	verdict := c.tools.Policy().Decide(callerOf(c.Cell, t), &tool, input)
+	verdict := c.tools.Policy().Decide(callerOf(c, t), &tool, input)
 	a.Verdict = store.Verdict{Decision: verdict.Decision, Rule: actor.FitText(verdict.Rule, actor.TextBytesMax)}
-	if r := c.checkRepeated(t, out.Name, input); r != nil {
+	if r := s.checkRepeated(out.Name, input); r != nil {
 		return r
 	}
 	switch {
@@ -95,7 +99,8 @@ func callerOf(c *Cell, t *turn) tools.Caller {
 }
 
 // checkRepeated refuses a call that the turn has made too often.
-func (c toolCalls) checkRepeated(t *turn, tool string, input []byte) *actor.Refusal {
+func (s toolCalls) checkRepeated(tool string, input []byte) *actor.Refusal {
+	t := s.turn
 	same := 0
 	for i := range t.run.Steps {
 		for j := range t.run.Steps[i].Asks {
@@ -112,7 +117,7 @@ func (c toolCalls) checkRepeated(t *turn, tool string, input []byte) *actor.Refu
 
 // digest returns the hash of all that a person decides about: the definition of the tool, the
 // run, the place in it, and the arguments.
-func (c toolCalls) digest(d *tools.Declared, at runs.ToolCallID, input []byte) actor.Hash {
+func (s toolCalls) digest(d *tools.Declared, at runs.ToolCallID, input []byte) actor.Hash {
 	hash := d.Hash()
 	b := append(hash[:], at.Run[:]...)
 	b = binary.BigEndian.AppendUint32(b, at.Step)
@@ -121,28 +126,30 @@ func (c toolCalls) digest(d *tools.Declared, at runs.ToolCallID, input []byte) a
 }
 
 // seal sets the digest of an ask that waits for a decision.
-func (c toolCalls) seal(t *turn, a *store.Asked, step uint32, i int) {
+func (s toolCalls) seal(a *store.Asked, step uint32, i int) {
+	c, t := s.cell, s.turn
 	if !a.Waits() {
 		return
 	}
 	if tool, ok := c.tools.Tool(a.Out().Name); ok && tool.Declared != nil {
-		a.Await.Digest = c.digest(tool.Declared, runs.ToolCallID{Run: t.run.Call.ID, Step: step, Index: uint16(i)}, inlineBytes(a.Out().Parts))
+		a.Await.Digest = s.digest(tool.Declared, runs.ToolCallID{Run: t.run.Call.ID, Step: step, Index: uint16(i)}, inlineBytes(a.Out().Parts))
 	}
 }
 
 // recheck returns the reason why a call must not be performed now: its tool has changed since
 // a person was asked, or was deleted, or the policy has changed.
-func (c toolCalls) recheck(t *turn, i int) *actor.Refusal {
+func (s toolCalls) recheck(i int) *actor.Refusal {
+	c, t := s.cell, s.turn
 	a := &t.run.Last()[i]
 	name, input := a.Out().Name, inlineBytes(a.Out().Parts)
 	tool, ok := c.tools.Tool(name)
 	switch {
 	case !ok || tool.Declared == nil:
 		return actor.Refuse(actor.PolicyBlocked, "the tool %s was deleted", name)
-	case a.Await != nil && c.digest(tool.Declared, t.toolCallID(i), input) != a.Await.Digest:
+	case a.Await != nil && s.digest(tool.Declared, t.toolCallID(i), input) != a.Await.Digest:
 		return actor.Refuse(actor.PolicyBlocked, "the definition of %s has changed since the approval was requested: a person approves it as it was shown, so the agent has to ask again", name)
 	}
-	switch v := c.tools.Policy().Decide(callerOf(c.Cell, t), &tool, input); {
+	switch v := c.tools.Policy().Decide(callerOf(c, t), &tool, input); {
 	case v.Decision == runs.Block:
 		return actor.Refuse(actor.PolicyBlocked, "the policy blocks this call of %s now (%s)", name, v.Rule)
 	case v.Decision == runs.RequireApproval && a.Await == nil:
@@ -156,26 +163,28 @@ func (t *turn) toolCallID(i int) runs.ToolCallID {
 }
 
 // begin performs an ask that has just been recorded, unless it waits for a decision.
-func (c toolCalls) begin(t *turn, i int) {
+func (s toolCalls) begin(i int) {
+	c, t := s.cell, s.turn
 	if a := &t.run.Last()[i]; a.Out().RunsOutsideCell() && !a.Waits() {
-		c.perform(t, i)
+		t.perform(c, i)
 	}
 }
 
 // expire ends an ask that waits for a decision. Its caller answers the ask.
-func (c toolCalls) expire(t *turn, i int, why string) {
-	c.resolve(t, i, runs.ApprovalStatusExpired, 0, why, store.ShownAsk{})
+func (s toolCalls) expire(i int, why string) {
+	s.resolve(i, runs.ApprovalStatusExpired, 0, why, store.ShownAsk{})
 }
 
 // resolve records a decision about an ask that waits for one, and ends its hold.
-func (c toolCalls) resolve(t *turn, i int, status runs.ApprovalStatus, left actor.Duration, detail string, by store.ShownAsk) {
+func (s toolCalls) resolve(i int, status runs.ApprovalStatus, left actor.Duration, detail string, by store.ShownAsk) {
+	c, t := s.cell, s.turn
 	a, holds := &t.run.Last()[i], t.run.Holds
 	by.Kind, by.Name = a.Out().Kind, a.ShownName()
-	c.record(t.act, store.Resolved{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Status: status, Left: left,
+	t.act.record(c, store.Resolved{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Status: status, Left: left,
 		Detail: actor.FitText(detail, actor.TextBytesMax)}, store.Shown{Ask: &by})
 	c.emit(history.Event{Kind: history.Resume, Actor: t.act.id, Epoch: t.act.epoch, Call: t.run.Call.ID, Parent: t.run.Call.ID, What: "approval", Step: t.step(), Index: uint16(i), N: 1})
 	if !t.ended {
-		c.propagateHold(t, holds)
+		t.propagateHold(c, holds)
 	}
 }
 

@@ -24,7 +24,10 @@ type earlier struct {
 }
 
 // transcripts is the part of a cell that gives turns their transcripts.
-type transcripts struct{ *Cell }
+type transcripts struct {
+	cell *Cell
+	act  *activation
+}
 
 // pageCache are the pages of an actor's transcript that its open runs need.
 type pageCache struct {
@@ -61,14 +64,15 @@ func (p *pageCache) remove(name actor.Hash) {
 
 // hasPages reports whether the next message of an actor may begin its turn. If not, it
 // requests the pages that are missing.
-func (c transcripts) hasPages(act *activation) bool {
+func (s transcripts) hasPages() bool {
+	c, act := s.cell, s.act
 	if !act.durable || len(act.journal.Transcript.Pages) == 0 {
 		return true
 	}
 	ready := true
 	for _, run := range act.journal.Runs {
 		if !run.Started() {
-			ready = c.hasEarlierPages(act, run, c.definitions.of(run)) && ready
+			ready = s.hasEarlierPages(run, c.definitions.of(run)) && ready
 		}
 	}
 	return ready
@@ -76,7 +80,7 @@ func (c transcripts) hasPages(act *activation) bool {
 
 // readTranscript gives a turn the earlier messages. It returns false if the turn has to
 // wait for pages of the transcript.
-func (c transcripts) readTranscript(t *turn) bool {
+func (t *turn) readTranscript(c *Cell) bool {
 	e := &t.earlier
 	if e.complete || t.def == nil {
 		return true
@@ -85,19 +89,20 @@ func (c transcripts) readTranscript(t *turn) bool {
 	if t.run.Started() {
 		n = t.run.Heard
 	}
-	e.messages, e.complete = c.earlierMessages(t.act, t.run, t.def, n)
+	e.messages, e.complete = transcripts{c, t.act}.earlierMessages(t.run, t.def, n)
 	e.waits = !e.complete
 	return e.complete
 }
 
 // earlierMessages returns the messages that the turn of a run is given, of a transcript with
 // n messages. If pages are missing, it requests them and returns false.
-func (c transcripts) earlierMessages(act *activation, run *store.Run, def *actor.Definition, n uint64) ([]actor.ChatMessage, bool) {
+func (s transcripts) earlierMessages(run *store.Run, def *actor.Definition, n uint64) ([]actor.ChatMessage, bool) {
+	act := s.act
 	if def == nil || def.Transcript == actor.TranscriptNone || !act.durable || !run.Call.IsRoot() {
 		return nil, true
 	}
 	messages, missing := act.journal.Transcript.Range(def.Transcript.Window(n), n, act.pageCache.get)
-	c.requestPages(act, missing)
+	s.requestPages(missing)
 	if len(missing) > 0 {
 		return nil, false
 	}
@@ -105,18 +110,20 @@ func (c transcripts) earlierMessages(act *activation, run *store.Run, def *actor
 }
 
 // hasEarlierPages is earlierMessages for a run that has not begun. It decodes no page.
-func (c transcripts) hasEarlierPages(act *activation, run *store.Run, def *actor.Definition) bool {
+func (s transcripts) hasEarlierPages(run *store.Run, def *actor.Definition) bool {
+	act := s.act
 	if def == nil || def.Transcript == actor.TranscriptNone || !run.Call.IsRoot() {
 		return true
 	}
 	n := act.journal.Transcript.Len()
 	missing := act.journal.Transcript.Missing(def.Transcript.Window(n), n, act.pageCache.get)
-	c.requestPages(act, missing)
+	s.requestPages(missing)
 	return len(missing) == 0
 }
 
 // requestPages requests the pages that are missing.
-func (c transcripts) requestPages(act *activation, missing []actor.Hash) {
+func (s transcripts) requestPages(missing []actor.Hash) {
+	c, act := s.cell, s.act
 	for _, page := range missing {
 		_, wrong := act.pageCache.get(page)
 		switch {
@@ -126,41 +133,43 @@ func (c transcripts) requestPages(act *activation, missing []actor.Hash) {
 			act.pageCache.retryAt = c.now.Add(c.limits.ResendAfter)
 		case !slices.Contains(act.pageCache.reading, page):
 			act.pageCache.reading = append(act.pageCache.reading, page)
-			c.loadPage(act, page)
+			s.loadPage(page)
 		}
 	}
 }
 
-func (c transcripts) loadPage(act *activation, page actor.Hash) {
+func (s transcripts) loadPage(page actor.Hash) {
+	c, act := s.cell, s.act
 	c.addEffect(Effect{Gated: true, Op: Load{Actor: act.id, Epoch: act.epoch, Page: page}})
 }
 
 // pageLoaded continues the turns that wait for a page.
-func (c transcripts) pageLoaded(in PageLoaded) {
+func (c *Cell) pageLoaded(in PageLoaded) {
 	act := c.actors.find(in.Actor)
 	switch {
 	case act == nil || !act.loaded:
 		return
 	case c.failpoints.On(failpoint.LoadMisses) && slices.Contains(act.pageCache.reading, in.Page):
-		c.loadPage(act, in.Page)
+		transcripts{c, act}.loadPage(in.Page)
 		return
 	case !act.pageCache.add(in.Page, in.Messages):
 		return
 	}
-	c.continueTranscripts(act)
+	transcripts{c, act}.continueTranscripts()
 }
 
 // continueTranscripts lets the turns continue that have all their pages, and repeats the
 // effects that waited for them.
-func (c transcripts) continueTranscripts(act *activation) {
+func (s transcripts) continueTranscripts() {
+	c, act := s.cell, s.act
 	for _, t := range slices.Clone(act.turns) {
-		if !t.earlier.waits || !c.readTranscript(t) {
+		if !t.earlier.waits || !t.readTranscript(c) {
 			continue
 		}
 		for i := range t.run.Last() {
 			if a := &t.run.Last()[i]; t.sends[i].replays && a.Open() && !t.ended {
 				t.sends[i].replays = false
-				c.resumeEffect(t, i)
+				t.resumeEffect(c, i)
 			}
 		}
 	}
@@ -168,33 +177,36 @@ func (c transcripts) continueTranscripts(act *activation) {
 }
 
 // pageFailed repeats the read of a page later.
-func (c transcripts) pageFailed(act *activation, page actor.Hash) {
+func (s transcripts) pageFailed(page actor.Hash) {
+	c, act := s.cell, s.act
 	act.pageCache.reading = slices.DeleteFunc(act.pageCache.reading, func(name actor.Hash) bool { return name == page })
 	act.pageCache.retryAt = c.now.Add(c.limits.ResendAfter)
 	c.markDirty(act)
 }
 
 // retryPages repeats failed reads that are due.
-func (c transcripts) retryPages(act *activation) {
+func (s transcripts) retryPages() {
+	c, act := s.cell, s.act
 	if act.pageCache.retryAt != 0 && c.now >= act.pageCache.retryAt {
 		act.pageCache.retryAt = 0
-		c.continueTranscripts(act)
+		s.continueTranscripts()
 	}
 }
 
 // appendMessage handles a signal with the operation Append.
-func (c transcripts) appendMessage(act *activation, call *actor.Call) {
+func (s transcripts) appendMessage(call *actor.Call) {
+	c, act := s.cell, s.act
 	role := call.AppendedRole()
 	switch def := c.definitions.current(call.To.Agent); {
 	case def == nil || def.System:
-		c.refuse(act, call, actor.AgentNotFound(call.To.Agent))
+		c.refuse(call, actor.AgentNotFound(call.To.Agent))
 	case !act.durable || !journaled(def):
-		c.refuse(act, call, actor.Refuse(actor.Rejected, "agent %s has durability none, so it keeps no transcript", call.To.Agent))
+		c.refuse(call, actor.Refuse(actor.Rejected, "agent %s has durability none, so it keeps no transcript", call.To.Agent))
 	case role == 0:
-		c.refuse(act, call, actor.Refuse(actor.Invalid, "the message has no role"))
+		c.refuse(call, actor.Refuse(actor.Invalid, "the message has no role"))
 	default:
 		message := actor.ChatMessage{Call: call.ID, Role: role, Source: call.AppendedSource(), At: c.now, Parts: call.Parts}
-		c.record(act, store.Appended{At: c.now, Message: message}, store.Shown{})
-		c.recordOutcome(act, call, &actor.Reply{Call: call.ID, Run: call.ID, Status: actor.Succeeded, Budget: call.Budget}, true)
+		act.record(c, store.Appended{At: c.now, Message: message}, store.Shown{})
+		act.recordOutcome(c, call, &actor.Reply{Call: call.ID, Run: call.ID, Status: actor.Succeeded, Budget: call.Budget}, true)
 	}
 }

@@ -88,13 +88,13 @@ func (c *Cell) newTurn() *turn {
 }
 
 // isSerial reports whether the agent handles one message at a time.
-func (c *Cell) isSerial(id actor.ID) bool {
-	def := c.definitions.current(id.Agent)
+func (v *env) isSerial(id actor.ID) bool {
+	def := v.definitions.current(id.Agent)
 	return def == nil || def.Turns == actor.Serial
 }
 
 // canBeginTurn reports whether the next message may start its turn.
-func (c *Cell) canBeginTurn(act *activation) bool {
+func (act *activation) canBeginTurn(c *Cell) bool {
 	if act.serial {
 		return len(act.turns) == 0
 	}
@@ -103,21 +103,21 @@ func (c *Cell) canBeginTurn(act *activation) bool {
 
 // runReady advances the turns whose asks are all answered and starts turns for
 // queued messages, until no turn can advance or start.
-func (c *Cell) runReady(act *activation) {
+func (act *activation) runReady(c *Cell) {
 	for {
 		if t := act.readyTurn(); t != nil {
-			c.advance(t)
+			t.advance(c)
 		} else if t, refusal := act.failedTurn(); t != nil {
-			c.finishTurn(t, failedOutcome(refusal))
-		} else if !c.canBeginTurn(act) || !(transcripts{c}).hasPages(act) || !c.beginTurn(act) {
+			t.finishTurn(c, failedOutcome(refusal))
+		} else if !act.canBeginTurn(c) || !(transcripts{c, act}).hasPages() || !act.beginTurn(c) {
 			return
 		}
 	}
 }
 
 // readyTurn returns a turn that can continue, or nil.
-func (a *activation) readyTurn() *turn {
-	for _, t := range a.turns {
+func (act *activation) readyTurn() *turn {
+	for _, t := range act.turns {
 		open := slices.ContainsFunc(t.run.Last(), func(a store.Asked) bool { return a.Open() })
 		if !open && t.run.FailedBy() == nil && t.run.Parked == "" && !t.earlier.waits {
 			return t
@@ -127,8 +127,8 @@ func (a *activation) readyTurn() *turn {
 }
 
 // failedTurn returns a turn that a failed tool call ends, and the failure; or nil.
-func (a *activation) failedTurn() (*turn, *actor.Refusal) {
-	for _, t := range a.turns {
+func (act *activation) failedTurn() (*turn, *actor.Refusal) {
+	for _, t := range act.turns {
 		if refusal := t.run.FailedBy(); refusal != nil {
 			return t, refusal
 		}
@@ -137,7 +137,7 @@ func (a *activation) failedTurn() (*turn, *actor.Refusal) {
 }
 
 // beginTurn starts the turn of the next message in the mailbox.
-func (c *Cell) beginTurn(act *activation) bool {
+func (act *activation) beginTurn(c *Cell) bool {
 	id, ok := mail{c, act}.next()
 	if !ok {
 		return false
@@ -151,7 +151,7 @@ func (c *Cell) beginTurn(act *activation) bool {
 	act.turns = append(act.turns, t)
 	c.active.add(t)
 	call := &run.Call
-	if c.observed(act, call.ID) {
+	if act.observed(c, call.ID) {
 		t.shown, t.unrecorded = store.Shown{Began: true, Left: run.Clock.Remaining(c.now)}, 1
 	}
 	if c.emits(history.Start) {
@@ -167,7 +167,7 @@ func (c *Cell) beginTurn(act *activation) bool {
 // advance asks the agent for its next action, first without answers, then with the
 // answers to its last asks. After a restart, advance first replays the turn up to
 // its last asks.
-func (c *Cell) advance(t *turn) {
+func (t *turn) advance(c *Cell) {
 	if t.def == nil {
 		t.def = c.definitions.of(t.run)
 	}
@@ -175,47 +175,47 @@ func (c *Cell) advance(t *turn) {
 		parking{c}.absent(t)
 		return
 	}
-	if t.agentTurn == nil && !(transcripts{c}).readTranscript(t) {
+	if t.agentTurn == nil && !t.readTranscript(c) {
 		return
 	}
-	if t.run.Started() && t.agentTurn == nil && !c.replay(t) {
+	if t.run.Started() && t.agentTurn == nil && !t.replay(c) {
 		return
 	}
 	if t.agentTurn == nil {
-		c.beginAgent(t)
+		t.beginAgent(c)
 	}
 	input := t.answers
 	if input == nil {
 		input = collectAnswers(t.run.Last())
 	}
-	action, err := c.nextAction(t, input)
+	action, err := t.nextAction(c, input)
 	switch {
 	case err != nil:
-		c.finishTurn(t, failedOutcome(refusalOf(err)))
+		t.finishTurn(c, failedOutcome(refusalOf(err)))
 	case action.Done != nil:
-		if r := c.checkStateItems(t, action.StateUpdates); r != nil {
-			c.finishTurn(t, failedOutcome(r))
+		if r := t.checkStateItems(c, action.StateUpdates); r != nil {
+			t.finishTurn(c, failedOutcome(r))
 			return
 		}
-		c.publishRefused(t, action)
+		t.publishRefused(c, action)
 		t.stateItems = action.StateUpdates
-		c.finishTurn(t, *action.Done)
+		t.finishTurn(c, *action.Done)
 	case len(action.Asks) == 0:
-		c.finishTurn(t, failedOutcome(actor.Refuse(actor.Unavailable, "agent %s returned neither asks nor an outcome", t.act.id.Agent)))
+		t.finishTurn(c, failedOutcome(actor.Refuse(actor.Unavailable, "agent %s returned neither asks nor an outcome", t.act.id.Agent)))
 	default:
-		if r := c.checkAction(t, action); r != nil {
-			c.finishTurn(t, failedOutcome(r))
+		if r := t.checkAction(c, action); r != nil {
+			t.finishTurn(c, failedOutcome(r))
 			return
 		}
-		c.publishRefused(t, action)
-		c.ask(t, action.Asks, action.StateUpdates)
+		t.publishRefused(c, action)
+		t.ask(c, action.Asks, action.StateUpdates)
 	}
 }
 
 // Agent code runs only in beginAgent, nextAction and stopAgent. A panic there is
 // attributed to the run.
 
-func (c *Cell) beginAgent(t *turn) {
+func (t *turn) beginAgent(c *Cell) {
 	c.faultingCall = t.run.Call.ID
 	t.bytes = 0
 	call := t.run.Call
@@ -224,13 +224,13 @@ func (c *Cell) beginAgent(t *turn) {
 	c.faultingCall = actor.CallID{}
 }
 
-func (c *Cell) stopAgent(t *turn) {
+func (t *turn) stopAgent(c *Cell) {
 	c.faultingCall = t.run.Call.ID
 	t.stop()
 	c.faultingCall = actor.CallID{}
 }
 
-func (c *Cell) nextAction(t *turn, answers []actor.Answer) (actor.Action, error) {
+func (t *turn) nextAction(c *Cell, answers []actor.Answer) (actor.Action, error) {
 	for i := range answers {
 		t.bytes += actor.SizeOf(answers[i].Parts)
 	}
@@ -259,35 +259,35 @@ func collectAnswers(asks []store.Asked) []actor.Answer {
 // replay replays a restored turn through its recorded answers, up to its last asks.
 // If the turn diverges from the recorded asks, the run is parked until an operator
 // intervenes.
-func (c *Cell) replay(t *turn) bool {
+func (t *turn) replay(c *Cell) bool {
 	if detail := (parking{c}).divergence(t); detail != "" {
-		c.park(t, detail)
+		t.park(c, detail)
 		return false
 	}
 	return true
 }
 
-func (c *Cell) park(t *turn, detail string) {
-	c.stopAgent(t)
+func (t *turn) park(c *Cell, detail string) {
+	t.stopAgent(c)
 	parking{c}.recordParked(t.act, t.run, detail)
 }
 
 // finishTurn ends a turn: it cancels the open asks, records the outcome, and
 // replies to the caller.
-func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
+func (t *turn) finishTurn(c *Cell, out actor.Outcome) {
 	act, run := t.act, t.run
 	t.ended = true
-	c.stopAgent(t)
+	t.stopAgent(c)
 	repeats{c, t}.drop(agentEnded)
 	for i := range run.Last() {
 		if a := &run.Last()[i]; a.Open() {
-			c.cancelAsk(t, i)
+			t.cancelAsk(c, i)
 			if isCallback(a) {
-				c.answerCallbacks(t, i, actor.Answer{Refusal: agentEnded()})
+				t.answerCallbacks(c, i, actor.Answer{Refusal: agentEnded()})
 			}
 		}
 	}
-	c.endRun(act, run, out, t.durable())
+	act.endRun(c, run, out, t.durable())
 	if i := slices.Index(act.turns, t); i >= 0 {
 		act.turns = slices.Delete(act.turns, i, i+1)
 		c.active.remove(t)
@@ -300,7 +300,7 @@ func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 
 // endRun records the outcome of an accepted call and sends it to the caller and to
 // joined duplicates.
-func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durable bool) {
+func (act *activation) endRun(c *Cell, run *store.Run, out actor.Outcome, durable bool) {
 	call := &run.Call
 	out = userTexts{c}.answer(run, out).Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget, Usage: run.Usage, Tree: run.Tree}
@@ -317,7 +317,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 		c.emit(replied)
 	}
 	to := c.localCaller(call, durable)
-	c.recordOutcome(act, call, &reply, to == nil)
+	act.recordOutcome(c, call, &reply, to == nil)
 	if to != nil {
 		c.sendLocalReply(act.id, to, &reply)
 		return
@@ -329,11 +329,11 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 			if a.run == call.ID {
 				duplicate, to := reply, *call
 				duplicate.Call, to.ID, to.Root, to.Via = a.call, a.call, a.call, a.via
-				c.replyTo(act, &to, &duplicate, durable)
+				c.replyTo(&to, &duplicate, durable)
 			}
 		}
 	}
-	c.replyTo(act, call, &reply, durable)
+	c.replyTo(call, &reply, durable)
 }
 
 // keyedOutcomeBytesMax is the maximum size in bytes of the outcomes that a volatile
@@ -342,7 +342,7 @@ const keyedOutcomeBytesMax = 4 << 20
 
 // recordOutcome records the only outcome of a call, for its duplicates. A volatile
 // actor keeps the outcome only if a duplicate is possible.
-func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Reply, cache bool) {
+func (act *activation) recordOutcome(c *Cell, call *actor.Call, reply *actor.Reply, cache bool) {
 	until := c.now.Add(call.Left + c.limits.RememberDone)
 	run := act.journal.Run(call.ID)
 	isSignal := run == nil
@@ -364,12 +364,12 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 		shown.Call = &run.Call
 	}
 	if !act.durable && call.Idempotency.IsZero() {
-		if !isSignal && c.observed(act, call.ID) {
-			c.publishRecord(act, store.Ended{Call: call.ID, At: c.now, Reply: *reply}, shown)
+		if !isSignal && act.observed(c, call.ID) {
+			act.publishRecord(c, store.Ended{Call: call.ID, At: c.now, Reply: *reply}, shown)
 		}
-		c.closeRun(act, call, reply, until, cache)
+		act.closeRun(c, call, reply, until, cache)
 		if isSignal {
-			c.replyTo(act, call, reply, false)
+			c.replyTo(call, reply, false)
 		}
 		return
 	}
@@ -380,19 +380,19 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 	if t := act.turn(call.ID); t != nil && reply.Refusal == nil {
 		ended.StateUpdates = t.stateItems
 	}
-	c.record(act, ended, shown)
+	act.record(c, ended, shown)
 	if !act.durable {
 		act.journal.TrimOutcomes(keyedOutcomeBytesMax)
 	}
 	if isSignal {
-		c.replyTo(act, call, reply, act.durable)
+		c.replyTo(call, reply, act.durable)
 	}
 }
 
 // closeRun closes the run of a call to a volatile actor. It caches the outcome if a
 // duplicate may arrive. No duplicate arrives if the caller gets the reply in this
 // step, or is a client that waits at this cell and retries nowhere else.
-func (c *Cell) closeRun(act *activation, call *actor.Call, reply *actor.Reply, until actor.Time, cache bool) {
+func (act *activation) closeRun(c *Cell, call *actor.Call, reply *actor.Reply, until actor.Time, cache bool) {
 	if run := act.journal.Close(call.ID); run != nil {
 		c.endedRuns = append(c.endedRuns, run)
 	}
@@ -402,12 +402,12 @@ func (c *Cell) closeRun(act *activation, call *actor.Call, reply *actor.Reply, u
 	if cache && (!call.IsRoot() || call.Kind == actor.OneWay || call.Via != c.self) {
 		c.replyCache.add(c.now, reply, act.epoch, until)
 	}
-	c.journalChanged(act)
+	act.journalChanged(c)
 }
 
 // replyTo sends an outcome to the calling actor, or to the cell at which the client
 // waits.
-func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, durable bool) {
+func (c *Cell) replyTo(call *actor.Call, reply *actor.Reply, durable bool) {
 	if call.Kind == actor.OneWay {
 		return
 	}
@@ -431,20 +431,20 @@ func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, du
 
 // expireRun ends a run whose deadline has passed, whether it is queued or its turn
 // has started.
-func (c *Cell) expireRun(act *activation, run *store.Run) {
+func (act *activation) expireRun(c *Cell, run *store.Run) {
 	c.emit(history.Event{Kind: history.Expire, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID, What: "run", Given: run.Call.Left})
-	c.stopRun(act, run, actor.RefuseDeadline(run.Call.To, run.Call.Operation, run.Call.Left))
+	act.stopRun(c, run, actor.RefuseDeadline(run.Call.To, run.Call.Operation, run.Call.Left))
 }
 
 // stopRun ends an open run with a refusal, whether it is queued or its turn has
 // started.
-func (c *Cell) stopRun(act *activation, run *store.Run, r *actor.Refusal) {
+func (act *activation) stopRun(c *Cell, run *store.Run, r *actor.Refusal) {
 	if t := act.turn(run.Call.ID); t != nil {
-		c.finishTurn(t, failedOutcome(r))
+		t.finishTurn(c, failedOutcome(r))
 		return
 	}
 	act.mailbox.Remove(run.Call.ID)
-	c.endRun(act, run, failedOutcome(r), act.durableRun(run.Call.ID))
+	act.endRun(c, run, failedOutcome(r), act.durableRun(run.Call.ID))
 	act.untaint(run.Call.ID)
 }
 
@@ -462,7 +462,7 @@ func refusalOf(err error) *actor.Refusal {
 
 // restoreTurn returns a turn as recorded in the journal. Its agent is started when
 // the turn advances.
-func (c *Cell) restoreTurn(act *activation, run *store.Run) *turn {
+func (act *activation) restoreTurn(c *Cell, run *store.Run) *turn {
 	t := &turn{act: act, run: run, def: c.definitions.of(run), sends: make([]sendState, len(run.Last())), restored: true, repetition: repetition{recorded: len(run.Last())}}
 	for i := range run.Last() {
 		t.sends[i] = sendState{attempt: run.Last()[i].Attempt, retryAt: actor.Forever, backoff: c.limits.ResendAfter}
@@ -472,29 +472,24 @@ func (c *Cell) restoreTurn(act *activation, run *store.Run) *turn {
 
 // resume resumes the open asks of a restored turn. Calls are resent. An effect is
 // repeated if repeating it is safe. Otherwise its outcome is Unknown.
-func (c *Cell) resume(t *turn) {
+func (t *turn) resume(c *Cell) {
 	for i := range t.run.Last() {
-		a := &t.run.Last()[i]
-		if !a.Open() {
-			continue
-		}
-		switch {
-		case a.IsCall():
-			c.resendCall(t, i)
-		case a.Waits():
-		case isAddedModel(a):
+		switch phaseOf(&t.run.Last()[i]) {
+		case phaseCall:
+			t.resendCall(c, i)
+		case phaseReport:
 			interruptModel(c, t, i)
-		case a.Out().RunsOutsideCell():
-			c.resumeEffect(t, i)
+		case phaseEffect:
+			t.resumeEffect(c, i)
 		}
 	}
 }
 
-func (c *Cell) resumeEffect(t *turn, i int) {
+func (t *turn) resumeEffect(c *Cell, i int) {
 	a := &t.run.Last()[i]
 	var changed *actor.Refusal // reason why the decision about a tool call does not cover a repeat
 	if a.Verdict.Decision != 0 {
-		changed = toolCalls{c}.recheck(t, i)
+		changed = toolCalls{c, t}.recheck(i)
 	}
 	switch {
 	case c.inherited[t.effectID(i)] && !(repeats{c, t}).interrupt(i): // the driver still performs it, or holds its outcome
@@ -504,31 +499,31 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel: // repeating a model request costs money but is safe
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was running when its node stopped: its outcome is unknown", a.Out().Kind, a.Out().Name)}
-		c.answerResult(t, i, unknown)
-		c.cancelAdded(t)
+		t.answerResult(c, i, unknown)
+		t.cancelAdded(c)
 	case t.run.Parked != "": // parked runs do not change
 	case changed != nil:
-		c.answerResult(t, i, actor.Answer{Refusal: actor.Refuse(actor.Unknown, "%s %s was running when its node stopped: its outcome is unknown. It is not repeated: %s",
+		t.answerResult(c, i, actor.Answer{Refusal: actor.Refuse(actor.Unknown, "%s %s was running when its node stopped: its outcome is unknown. It is not repeated: %s",
 			a.Out().Kind, a.Out().Name, changed.Detail)})
-		c.cancelAdded(t)
-	case t.agentTurn == nil && a.Ask.NeedsReplay() && !(transcripts{c}).readTranscript(t):
+		t.cancelAdded(c)
+	case t.agentTurn == nil && a.Ask.NeedsReplay() && !t.readTranscript(c):
 		t.sends[i].replays = true
-	case t.agentTurn == nil && a.Ask.NeedsReplay() && (t.def == nil || !c.replay(t)):
+	case t.agentTurn == nil && a.Ask.NeedsReplay() && (t.def == nil || !t.replay(c)):
 	default:
-		c.cancelAdded(t)
+		t.cancelAdded(c)
 		attempt := a.Attempt + 1
 		shown := store.Shown{Ask: &store.ShownAsk{Kind: a.Out().Kind, Attempt: 2 + a.Retries, Discards: a.StreamedAfter}}
-		c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt}, shown)
+		t.act.record(c, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt}, shown)
 		t.sends[i].attempt = attempt
 		if a.Invoking() {
 			repeats{c, t}.begin()
 		}
-		c.perform(t, i)
+		t.perform(c, i)
 	}
 }
 
 // clampWait returns the time that a turn may wait for a signal: ApprovalTimeout if it
 // asks for none, and at most WaitTimeoutMax.
-func (c *Cell) clampWait(timeout time.Duration) time.Duration {
-	return min(orDefault(timeout, c.limits.ApprovalTimeout), c.limits.WaitTimeoutMax)
+func (v *env) clampWait(timeout time.Duration) time.Duration {
+	return min(orDefault(timeout, v.limits.ApprovalTimeout), v.limits.WaitTimeoutMax)
 }

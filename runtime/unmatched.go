@@ -58,7 +58,7 @@ func (r repeats) parksEnd(i int, answer *actor.Answer) bool {
 		}
 		detail += "\nperformed: " + text
 	}
-	c.park(t, detail)
+	t.park(c, detail)
 	r.drop(func() *actor.Refusal {
 		return actor.Refuse(actor.Unknown, "run %s is parked: %s", t.run.Call.ID, detail)
 	})

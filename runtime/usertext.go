@@ -78,7 +78,7 @@ func (u userTexts) end(t *turn, i int, answer *actor.Answer) {
 func (u userTexts) show(t *turn, i int, text string) {
 	a := &t.run.Last()[i]
 	record := store.Streamed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: u.c.now, StreamedAfter: t.run.Seq}
-	u.c.record(t.act, record, store.Shown{Ask: &store.ShownAsk{Kind: a.Out().Kind, Piece: actor.Piece{Text: shownPiece(text)}}})
+	t.act.record(u.c, record, store.Shown{Ask: &store.ShownAsk{Kind: a.Out().Kind, Piece: actor.Piece{Text: shownPiece(text)}}})
 }
 
 // answer returns the outcome of a run as its user reads it. With the policy flag, a warning names the codes.

@@ -184,8 +184,8 @@ func TestIdleVolatileActorReleasesMemory(t *testing.T) {
 	c := newTestCell(Config{PublishOnDemand: true}, agent("none", echo(), volatile), agent("slow", sleeping(time.Minute), volatile))
 	c.Step(2, newVisit(1, "none"))
 	act := c.actors.find(actor.NewID("none", "s"))
-	if act.activeState != c.idleState || len(c.waiters) != 0 || len(c.timers) != 1 || c.replyCache.next != c.replyCache.first {
-		t.Errorf("got state %+v, %d clients and %d timers, want idleState, 0 and 1", act.activeState, len(c.waiters), len(c.timers))
+	if act.activeState != c.idleState || len(c.waiters.byCall) != 0 || len(c.timers) != 1 || c.replyCache.next != c.replyCache.first {
+		t.Errorf("got state %+v, %d clients and %d timers, want idleState, 0 and 1", act.activeState, len(c.waiters.byCall), len(c.timers))
 	}
 	before := len(c.freeStates)
 	c.Step(3, newVisit(2, "none"))
@@ -203,8 +203,8 @@ func TestIdleVolatileActorReleasesMemory(t *testing.T) {
 		t.Errorf("the end of a subscribed run leaves %+v", act.activeState)
 	}
 	c.Step(4, newVisit(3, "slow"))
-	if at, ok := c.NextDeadline(); len(c.waiters) != 1 || !ok || at > actor.Time(4).Add(time.Minute) || c.actors.find(actor.NewID("slow", "s")).activeState == c.idleState {
-		t.Errorf("got %d clients and deadline %v", len(c.waiters), at)
+	if at, ok := c.NextDeadline(); len(c.waiters.byCall) != 1 || !ok || at > actor.Time(4).Add(time.Minute) || c.actors.find(actor.NewID("slow", "s")).activeState == c.idleState {
+		t.Errorf("got %d clients and deadline %v", len(c.waiters.byCall), at)
 	}
 }
 

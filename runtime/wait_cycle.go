@@ -42,6 +42,12 @@ const (
 	localProbesPerStepMax = 4096
 )
 
+// waitCycle is an actor's part in the search for calls that wait for each other.
+type waitCycle struct {
+	cell *Cell
+	act  *activation
+}
+
 // localProbe is a probe for an actor of this cell.
 type localProbe struct {
 	to  actor.ID
@@ -80,28 +86,30 @@ func openCalls(t *turn) []*store.Asked {
 
 // startProbe sends a probe from a queued call to the calls that its holders wait
 // for. A client's call needs no probe, because no turn waits for that call.
-func (c *Cell) startProbe(act *activation, run *store.Run) {
+func (s waitCycle) startProbe(run *store.Run) {
 	if run.Call.IsRoot() {
 		return
 	}
-	c.scheduleReprobe(act)
-	c.forwardProbe(act, run, actor.Probe{From: run.Call.ID, Branches: actor.BranchesMax})
+	s.scheduleReprobe()
+	s.forwardProbe(run, actor.Probe{From: run.Call.ID, Branches: actor.BranchesMax})
 }
 
 // forwardProbe forwards a probe from a call through each turn that the call waits
 // for.
-func (c *Cell) forwardProbe(act *activation, run *store.Run, p actor.Probe) {
+func (s waitCycle) forwardProbe(run *store.Run, p actor.Probe) {
+	act := s.act
 	turns := waitedTurns(act, run)
 	p.Branches /= max(1, uint32(len(turns)))
 	for _, t := range turns {
-		c.forwardProbeVia(act, run, t, p)
+		s.forwardProbeVia(run, t, p)
 	}
 }
 
 // forwardProbeVia forwards a probe to each open call of a turn that the call waits
 // for. The probe ends in three cases: the turn waits for no call, the probe has
 // visited the turn before, or it has made HopsMax hops.
-func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor.Probe) {
+func (s waitCycle) forwardProbeVia(run *store.Run, t *turn, p actor.Probe) {
+	c, act := s.cell, s.act
 	if len(p.Hops) == actor.HopsMax || slices.ContainsFunc(p.Hops, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
 		return
 	}
@@ -110,7 +118,7 @@ func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor
 	p.Branches /= max(1, uint32(len(open)))
 	for _, a := range open {
 		p.To = a.Call
-		c.sendProbe(act, a.To, p)
+		s.sendProbe(a.To, p)
 	}
 }
 
@@ -118,17 +126,18 @@ func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor
 // the argument limit. If not all calls can be returned, it starts at a random call,
 // so that later probes reach the other calls. Without the limit, a dozen agents
 // that all call each other at once would cause millions of probes.
-func (c *Cell) selectBranches(open []*store.Asked, limit uint32) []*store.Asked {
+func (v *env) selectBranches(open []*store.Asked, limit uint32) []*store.Asked {
 	if uint64(len(open)) <= uint64(limit) {
 		return open
 	}
-	first := int(c.random() % uint64(len(open)))
+	first := int(v.random() % uint64(len(open)))
 	return slices.Concat(open[first:], open[:first])[:limit]
 }
 
 // sendProbe sends a probe to an actor. A probe to an actor of this cell is handled
 // in the same step.
-func (c *Cell) sendProbe(act *activation, to actor.ID, p actor.Probe) {
+func (s waitCycle) sendProbe(to actor.ID, p actor.Probe) {
+	c, act := s.cell, s.act
 	if o, ok := c.ownerOf(to); ok && c.owns(o) && c.localProbesSent < localProbesPerStepMax {
 		c.localProbesSent++
 		c.localProbes = append(c.localProbes, localProbe{to, p})
@@ -144,15 +153,16 @@ func (c *Cell) handleLocalProbe() {
 		c.localProbes = nil
 	}
 	if act := c.actors.find(p.to); act != nil && act.loaded {
-		c.handleProbe(act, p.msg)
+		waitCycle{c, act}.handleProbe(p.msg)
 	}
 }
 
 // handleProbe handles a probe that has reached a call. If the call no longer waits,
 // the probe ends: a cycle through this call would already be broken.
-func (c *Cell) handleProbe(act *activation, p actor.Probe) {
+func (s waitCycle) handleProbe(p actor.Probe) {
+	c, act := s.cell, s.act
 	if p.Confirm > 0 {
-		c.confirmWait(act, p)
+		s.confirmWait(p)
 		return
 	}
 	run := act.journal.Run(p.To)
@@ -160,16 +170,17 @@ func (c *Cell) handleProbe(act *activation, p actor.Probe) {
 		return
 	}
 	if p.To == p.From {
-		c.probeReturned(act, p)
+		s.probeReturned(p)
 		return
 	}
 	c.emit(history.Event{Kind: history.Probe, Actor: act.id, Epoch: act.epoch, Call: p.To, N: uint64(len(p.Hops))})
-	c.forwardProbe(act, run, p)
+	s.forwardProbe(run, p)
 }
 
 // probeReturned starts the second lap. It rotates the cycle so that the newest
 // queued call, the victim, is last.
-func (c *Cell) probeReturned(act *activation, p actor.Probe) {
+func (s waitCycle) probeReturned(p actor.Probe) {
+	c, act := s.cell, s.act
 	victim := 0
 	for i, h := range p.Hops {
 		if v := p.Hops[victim]; h.Queued() && (!v.Queued() || newer(h, v)) {
@@ -179,7 +190,7 @@ func (c *Cell) probeReturned(act *activation, p actor.Probe) {
 	cycle := slices.Concat(p.Hops[victim+1:], p.Hops[:victim+1])
 	c.emit(history.Event{Kind: history.ProbeHome, Actor: act.id, Epoch: act.epoch, Call: p.From, N: uint64(len(cycle))})
 	p.Hops, p.Confirm = cycle, 1
-	c.sendProbe(act, cycle[0].Actor, p)
+	s.sendProbe(cycle[0].Actor, p)
 }
 
 func newer(a, b actor.Hop) bool {
@@ -188,7 +199,8 @@ func newer(a, b actor.Hop) bool {
 
 // confirmWait confirms one wait of the cycle. The last wait is that of the victim.
 // Once the last wait is confirmed, the victim is refused.
-func (c *Cell) confirmWait(act *activation, p actor.Probe) {
+func (s waitCycle) confirmWait(p actor.Probe) {
+	c, act := s.cell, s.act
 	n := int(p.Confirm)
 	h, next := p.Hops[n-1], p.Hops[n%len(p.Hops)]
 	run := act.journal.Run(h.Call)
@@ -204,7 +216,7 @@ func (c *Cell) confirmWait(act *activation, p actor.Probe) {
 	c.emit(history.Event{Kind: history.Confirm, Actor: act.id, Epoch: act.epoch, Call: h.Call, N: uint64(n)})
 	if n < len(p.Hops) {
 		p.Confirm++
-		c.sendProbe(act, next.Actor, p)
+		s.sendProbe(next.Actor, p)
 		return
 	}
 	if !h.Queued() {
@@ -213,7 +225,7 @@ func (c *Cell) confirmWait(act *activation, p actor.Probe) {
 	c.emit(history.Event{Kind: history.RefuseWaitCycle, Actor: act.id, Epoch: act.epoch, Call: h.Call, Parent: run.Call.Parent, Root: run.Call.Root, Ring: p.Hops})
 	r := actor.RefuseWaitCycle(p.Hops, cycleRetryAfter)
 	c.addJitter(r)
-	c.stopRun(act, run, r)
+	act.stopRun(c, run, r)
 }
 
 // cycleRetryAfter is the retry delay of a call refused in a wait cycle. The refusal has
@@ -222,12 +234,14 @@ const cycleRetryAfter = 500 * time.Millisecond
 
 // needsReprobe reports whether calls are queued here behind a turn that waits for
 // calls.
-func (c *Cell) needsReprobe(act *activation) bool {
+func (s waitCycle) needsReprobe() bool {
+	act := s.act
 	waiting := func(t *turn) bool { return len(openCalls(t)) > 0 }
 	return act.reprobeAt != 0 && act.mailbox.Count() > 0 && slices.ContainsFunc(holders(act), waiting)
 }
 
-func (c *Cell) scheduleReprobe(act *activation) {
+func (s waitCycle) scheduleReprobe() {
+	c, act := s.cell, s.act
 	if act.reprobeAt <= c.now {
 		act.reprobeAt = c.now.Add(reprobeInterval)
 		if c.failpoints.On(failpoint.ProbeAgainNow) {
@@ -264,18 +278,20 @@ func restoredCalls(act *activation) []*store.Run {
 }
 
 // reprobe sends new probes for queued calls if the time for new probes has come.
-func (c *Cell) reprobe(act *activation) {
-	if c.needsReprobe(act) && c.now >= act.reprobeAt {
-		c.probeAgain(act, queuedCalls(act))
+func (s waitCycle) reprobe() {
+	c, act := s.cell, s.act
+	if s.needsReprobe() && c.now >= act.reprobeAt {
+		s.probeAgain(queuedCalls(act))
 	}
 }
 
 // probeAgain sends new probes for calls. Their last probes may be lost.
-func (c *Cell) probeAgain(act *activation, calls []*store.Run) {
+func (s waitCycle) probeAgain(calls []*store.Run) {
+	c, act := s.cell, s.act
 	act.reprobeAt = 0
 	for _, run := range calls {
-		c.scheduleReprobe(act)
+		s.scheduleReprobe()
 		c.emit(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID})
-		c.forwardProbe(act, run, actor.Probe{From: run.Call.ID, Branches: actor.BranchesMax})
+		s.forwardProbe(run, actor.Probe{From: run.Call.ID, Branches: actor.BranchesMax})
 	}
 }

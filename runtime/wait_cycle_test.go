@@ -352,7 +352,7 @@ func TestProbesOfTurnsDoNotShareHops(t *testing.T) {
 	probe := actor.Probe{Hops: make([]actor.Hop, 1, 8), Branches: actor.BranchesMax}
 	waiter := &store.Run{Call: actor.Call{ID: actor.NewCallID(n.now, 1, 1)}}
 	for _, t := range act.turns {
-		c.forwardProbeVia(act, waiter, t, probe)
+		waitCycle{c, act}.forwardProbeVia(waiter, t, probe)
 	}
 	turns := map[actor.CallID]actor.CallID{act.turns[0].run.Last()[0].Call: act.turns[0].run.Call.ID, act.turns[1].run.Last()[0].Call: act.turns[1].run.Call.ID}
 	if len(c.localProbes) != 2 {
