@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"unicode"
@@ -76,4 +77,14 @@ func begins(secret, text string) bool {
 		text = text[size:]
 	}
 	return text == ""
+}
+
+// Mask returns a text with "***" in place of the secrets of the request that are long enough for a key.
+func (r Request) Mask(text []byte) []byte {
+	for _, secret := range r.secrets().long() {
+		if bytes.Contains(text, []byte(secret)) {
+			text = bytes.ReplaceAll(text, []byte(secret), []byte("***"))
+		}
+	}
+	return text
 }

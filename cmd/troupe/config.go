@@ -19,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/prompts"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/internal/nearest"
 	"github.com/troupe-run/troupe/internal/service"
@@ -57,6 +58,9 @@ const configBytesMax = 1 << 20
 //	[chat]
 //	agents = ["concierge"]
 //
+//	[record]
+//	prompts = "failed"
+//
 //	[[webhook]]
 //	name = "ops"
 //	url = "https://chat.example.com/hook"
@@ -75,6 +79,7 @@ type configuration struct {
 	Chat *gateway.ChatPage // nil if there is no table
 
 	Webhooks []webhooks.Config
+	Record   prompts.Config
 	Memory   bool // agents remember
 
 	AgentCall agentCallTable
@@ -118,7 +123,7 @@ func (path configFile) resolve(ctx *kong.Context) error {
 }
 
 // configTables are the tables of a configuration file.
-var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "chat", "memory", "policy", "policy_default", "webhook"}
+var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "chat", "memory", "policy", "policy_default", "record", "webhook"}
 
 // chatFields are the fields of the table chat.
 var chatFields = []string{"agents", "default", "title", "tokens"}
@@ -204,6 +209,7 @@ func readConfig(path string) (configuration, error) {
 			Enabled bool `toml:"enabled"`
 		} `toml:"memory"`
 		AgentCall agentCallTable `toml:"agent_call"`
+		Record    recordTable    `toml:"record"`
 	}
 	meta, err := toml.Decode(string(text), &tables)
 	if err != nil {
@@ -219,6 +225,8 @@ func readConfig(path string) (configuration, error) {
 			problems = append(problems, unknownField(path, key, chatFields))
 		case len(key) == 2 && key[0] == "agent_call":
 			problems = append(problems, unknownField(path, key, agentCallFields))
+		case len(key) == 2 && key[0] == "record":
+			problems = append(problems, unknownField(path, key, prompts.Fields()))
 		case len(key) == 2 && key[0] == "webhook":
 			problems = append(problems, unknownField(path, key, webhooks.Fields()))
 		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
@@ -228,7 +236,7 @@ func readConfig(path string) (configuration, error) {
 			} else {
 				meant = ""
 			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [chat], [memory], [[policy]], [policy_default] or [[webhook]] as tables", path, key, meant))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [chat], [memory], [[policy]], [policy_default], [record] or [[webhook]] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {
@@ -257,6 +265,10 @@ func readConfig(path string) (configuration, error) {
 		if err := c.Chat.Check(); err != nil {
 			problems = append(problems, fmt.Errorf("%s: chat: %w", path, err))
 		}
+	}
+	delete(c.flags, "record")
+	if c.Record, err = tables.Record.read(); err != nil {
+		problems = append(problems, fmt.Errorf("%s: record.%w", path, err))
 	}
 	delete(c.flags, "webhook")
 	c.Webhooks = tables.Webhooks

@@ -24,6 +24,7 @@ type RunsCmd struct {
 	Show    RunsShowCmd    `cmd:"" help:"Show a run; with --tree, also the runs it called."`
 	Events  RunsEventsCmd  `cmd:"" help:"Print the events of a run."`
 	Inspect RunsInspectCmd `cmd:"" help:"Show each step of a run: actions, states and prompts."`
+	Prompts RunsPromptsCmd `cmd:"" help:"Show what models were sent for a run, and answered."`
 	Replay  RunsReplayCmd  `cmd:"" help:"Show a run again, at its original speed."`
 	Signal  RunsSignalCmd  `cmd:"" help:"Send a signal to a waiting run."`
 	Cancel  RunsCancelCmd  `cmd:"" help:"Cancel a run and the runs it waits for."`

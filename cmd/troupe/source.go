@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,6 +26,7 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/postgres"
+	"github.com/troupe-run/troupe/host/prompts"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/nearest"
@@ -99,6 +101,7 @@ type source interface {
 	runs(q url.Values) ([]byte, error) // the parameters of GET /v1/runs
 	run(id actor.CallID) ([]byte, error)
 	events(id actor.CallID, after uint64, wait time.Duration) ([]byte, error)
+	prompts(id actor.CallID, after uint64, limit int) ([]byte, error)
 	close() error
 }
 
@@ -115,26 +118,27 @@ func (s SourceFlags) open() (source, error) {
 		return c, nil
 	}
 	view := node.View{Tenant: cmp.Or(s.namespace(), actor.DefaultTenant), Registry: true}
-	if s.Store != "" {
+	if s.Store != "" { // whose prompts are in the data folder of its server
 		p, err := postgres.Open(s.Store, "", postgres.Options{ReadOnly: true, Idle: true})
 		if err != nil {
 			return nil, fmt.Errorf("--store: %w", err)
 		}
 		view.Log = p
-		return closedStore{p, view}, nil
+		return closedStore{p, view, ""}, nil
 	}
 	d, err := disk.Open(s.Data, "", disk.Options{ReadOnly: true, Damaged: s.Damaged})
 	if err != nil {
 		return nil, storeError(s.Data, err, insteadOfData)
 	}
 	view.Log = d
-	return closedStore{d, view}, nil
+	return closedStore{d, view, s.Data}, nil
 }
 
 // closedStore reads a store that no server uses.
 type closedStore struct {
 	opened io.Closer
 	view   node.View
+	dir    string // data folder; "" if the store is in a database
 }
 
 func (f closedStore) close() error { return f.opened.Close() }
@@ -164,6 +168,19 @@ func (f closedStore) run(id actor.CallID) ([]byte, error) {
 func (f closedStore) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, error) {
 	page, err := f.view.Events(command.EventsQuery{Run: id, After: after, Limit: gateway.EventsMax, Strict: true})
 	return page.AppendJSON(nil), err
+}
+
+func (f closedStore) prompts(id actor.CallID, after uint64, limit int) ([]byte, error) {
+	if f.dir == "" {
+		return nil, errors.New("--store: the database has no recorded prompts: they are in the data folder of its server; ask the server")
+	}
+	owner, err := f.view.Owner(id)
+	if err != nil {
+		return nil, err
+	}
+	page, err := prompts.Read(filepath.Join(f.dir, node.PromptsFolder), owner.Actor, id, after, limit, time.Time{})
+	found := node.Prompts(id, prompts.Off, &page)
+	return found.AppendJSON(nil), err
 }
 
 // defaultServer is the server of commands without --server.
@@ -278,6 +295,10 @@ func (c client) close() error                        { return nil }
 
 func (c client) events(id actor.CallID, after uint64, wait time.Duration) ([]byte, error) {
 	return c.get(fmt.Sprintf("/v1/runs/%s/events?after=%d&limit=%d&wait_ms=%d", id, after, gateway.EventsMax, wait.Milliseconds()))
+}
+
+func (c client) prompts(id actor.CallID, after uint64, limit int) ([]byte, error) {
+	return c.get(fmt.Sprintf("/v1/runs/%s/prompts?after=%d&limit=%d", id, after, limit))
 }
 
 func (c client) get(path string) ([]byte, error) {

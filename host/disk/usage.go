@@ -17,6 +17,11 @@ const usageSamples = 256
 // part of the write-ahead log is deleted: three in memory, and the table of one.
 const burstBuffers = 4
 
+// FreeSpace returns the bytes that are free for a folder.
+func FreeSpace(dir string) uint64 {
+	return Options{}.withDefaults(dir).freeSpace(dir)
+}
+
 // ReadUsage estimates the space of the tenants of a store. It reads some batches of the log.
 func ReadUsage(d *Disk) (store.Usage, error) {
 	u := store.Usage{Of: map[string]uint64{}, Burst: burstBuffers * d.options.WriteBuffer}

@@ -110,7 +110,7 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 			return p
 		}
 	}
-	q := command.ChatQuery{Body: append([]byte(nil), ctx.PostBody()...), Trace: ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate")), Share: c.by.Tenant, Agent: c.by.Actor.Agent}
+	q := command.ChatQuery{Body: append([]byte(nil), ctx.PostBody()...), Trace: ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate")), Share: c.by.Tenant, Agent: c.by.Actor.Agent, Run: c.by.Run, Owner: c.by.Actor}
 	chat, err := lookup(c.server, c.by, q)
 	if err != nil {
 		p := c.server.errorProblem(ctx, err)

@@ -130,6 +130,8 @@ var (
 	webhookDesc          = newDesc("webhook_deliveries_total", "Attempts of deliveries, by webhook and outcome: delivered, failed, or given_up for a failed one that is not tried again.", "webhook", "outcome")
 	webhookWaitingDesc   = newDesc("webhook_waiting", "Deliveries that wait for an attempt to succeed; more may wait in the log.", "webhook")
 	webhookOldestDesc    = newDesc("webhook_oldest_seconds", "Age of the oldest event of them; 0 if there is none.", "webhook")
+	promptsDesc          = newDesc("prompts_recorded_total", "Requests to models by what became of their record: recorded, or dropped because there were too many at a time or the disk was full.", "outcome")
+	promptBytesDesc      = newDesc("prompts_recorded_bytes", "Bytes of recorded prompts.")
 	clusterMembersDesc   = newDesc("cluster_members", "Orchestrators with a lease, of which one serves. Absent without --cluster.")
 	clusterEpochDesc     = newDesc("cluster_epoch", "Number of the owner of the log; a takeover raises it.")
 	clusterLeaseDesc     = newDesc("cluster_lease_seconds", "Time left of the lease of the orchestrator that serves; 0: it waits for a renewal.")
@@ -143,7 +145,7 @@ const outstandingAgentsMax = 10
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
 		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc, routesDesc,
-		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc, clusterMembersDesc, clusterEpochDesc, clusterLeaseDesc} {
+		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc, promptsDesc, promptBytesDesc, clusterMembersDesc, clusterEpochDesc, clusterLeaseDesc} {
 		out <- d
 	}
 }
@@ -234,6 +236,11 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		put(webhookDesc, counter, float64(w.GivenUp), w.Name, "given_up")
 		put(webhookWaitingDesc, gauge, float64(w.Waiting), w.Name)
 		put(webhookOldestDesc, gauge, ageOf(w.Oldest), w.Name)
+	}
+	if r := stats.Prompts; r.On {
+		put(promptsDesc, counter, float64(r.Recorded), "recorded")
+		put(promptsDesc, counter, float64(r.Dropped), "dropped")
+		put(promptBytesDesc, gauge, float64(r.Bytes))
 	}
 	if c := stats.Cluster; c.Members > 0 {
 		put(clusterMembersDesc, gauge, float64(c.Members))

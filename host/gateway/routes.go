@@ -90,6 +90,7 @@ func (s *Server) routes() []route {
 		{get, "/v1/runs", read, slices.Concat(page, user, ingress.RunParams), s.listRuns},
 		{get, "/v1/runs/{id}", read, []string{"tree", userParam}, s.getRun},
 		{get, "/v1/runs/{id}/events", read, []string{"after", "limit", "wait_ms", "tree", userParam}, eventRoutes{s}.getEvents},
+		{get, "/v1/runs/{id}/prompts", operator, []string{"after", "limit", userParam}, promptRoute{s}.list},
 		{post, "/v1/runs/{id}:signal", call, user, s.signalRun},
 		{post, "/v1/runs/{id}:cancel", call, user, s.cancelRun},
 		{post, "/v1/runs/{id}:retry", call, user, retryRoute{s}.retryRun},

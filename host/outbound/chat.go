@@ -19,6 +19,8 @@ type ChatRequest struct {
 	Principal string
 	Trace     string // see actor.Call.Trace
 	Left      actor.Duration
+	Owner     actor.ID     // agent that sends it for a run
+	Run       actor.CallID // zero: it belongs to none
 }
 
 // ChatOutcome is the end of a ChatRequest. Either Tail or Refusal is set.
@@ -44,6 +46,23 @@ func (o *Outbound) CheckModel(name string) *actor.Refusal {
 // Chat passes a request on to a model. It calls onPiece with each part of a streamed answer
 // as it arrives, except for the last part. ctx ends when the client has gone.
 func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text string)) ChatOutcome {
+	x, end := o.record(in.Chat.Model, in.Owner, in.Run)
+	if end == nil {
+		return o.chat(ctx, in, onPiece, nil)
+	}
+	x.External, x.Raw = true, []byte{}
+	out := o.chat(ctx, in, func(text string) {
+		x.addRaw(text)
+		onPiece(text)
+	}, x)
+	x.addRaw(string(out.Tail))
+	x.Refusal = out.Refusal
+	end()
+	return out
+}
+
+// chat is Chat for a request whose record is x, nil if there is none.
+func (o *Outbound) chat(ctx context.Context, in ChatRequest, onPiece func(text string), x *Recorded) ChatOutcome {
 	m, ok := o.models[in.Chat.Model]
 	if !ok {
 		return ChatOutcome{Refusal: o.unknownModel(in.Chat.Model)}
@@ -64,6 +83,7 @@ func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text s
 		return ChatOutcome{Refusal: refusal}
 	}
 	in.Chat = upstream.Chat{}
+	x.setRequest(m, order.Request)
 	release, refusal := o.acquireModel(ctx, m, in.Principal, in.Left)
 	if refusal != nil {
 		return ChatOutcome{Refusal: refusal}
@@ -75,6 +95,7 @@ func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text s
 		}
 	})
 	o.remember(m, outcome)
+	x.setOutcome(outcome)
 	out := ChatOutcome{Tail: reader.Tail(), Streams: reader.Streams(), Completion: outcome.Completion, Refusal: outcome.Refusal, Code: outcome.Code}
 	if n := len(outcome.Attempts); n > 0 {
 		out.Status = outcome.Attempts[n-1].Status

@@ -48,6 +48,9 @@ type Config struct {
 	OpenAuth func(url, sealed string) (upstream.Header, error)
 	// mark of this server in upstream.EgressHeader, by which it recognizes its own requests; "": "1"
 	Server string
+	// begins the record of a request to a model for a run. The function it returns gets the request once it has ended,
+	// which nothing waits for; nil: it is not recorded. nil: none is
+	Record func(owner actor.ID, run actor.CallID) (end func(*Recorded))
 	// looks up an environment variable; nil: os.LookupEnv
 	Env func(name string) (value string, ok bool)
 	// receives one line per attempt at debug level; nil: no log

@@ -25,7 +25,8 @@
 //  5. Requests and answers are never logged. Each attempt of an exchange is
 //     logged in one place, from an upstream.Attempt, which contains neither. The
 //     detail of a refusal is logged: at most 512 bytes of the upstream's own
-//     words, of a tool 1 KiB, without secrets.
+//     words, of a tool 1 KiB, without secrets. Config.Record gets the requests to
+//     models, for those whose content may be kept.
 //  6. After Close no goroutine remains.
 //
 // A registered agent (SetAgents) is polled for its health every 15 s, or sends

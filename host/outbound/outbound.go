@@ -137,6 +137,19 @@ func (o *Outbound) Models() []string { return slices.Sorted(maps.Keys(o.models))
 // Model sends a prompt to a model and returns its completion. It calls onPiece
 // with each piece of the answer as the piece arrives.
 func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(actor.Piece)) actor.Answer {
+	x, end := o.record(op.Name, op.Call.To, op.Call.ID)
+	if end == nil {
+		return o.model(ctx, op, onPiece, nil)
+	}
+	x.Request = op.Body
+	answer := o.model(ctx, op, onPiece, x)
+	x.Refusal = answer.Refusal
+	end()
+	return answer
+}
+
+// model is Model for a request whose record is x, nil if there is none.
+func (o *Outbound) model(ctx context.Context, op runtime.Model, onPiece func(actor.Piece), x *Recorded) actor.Answer {
 	m, ok := o.models[op.Name]
 	if !ok {
 		return refusedAnswer(o.unknownModel(op.Name))
@@ -159,6 +172,7 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
+	x.setRequest(m, order.Request)
 	release, refusal := o.acquireModel(ctx, m, op.Call.Principal, op.Left)
 	if refusal != nil {
 		return refusedAnswer(refusal)
@@ -170,6 +184,7 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	}
 	outcome := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, onPiece)
 	o.remember(m, outcome)
+	x.setOutcome(outcome)
 	return outcome.Answer()
 }
 

@@ -15,10 +15,12 @@ type (
 	ModelsQuery struct{}
 	// ChatQuery checks a request to a model, which begins with its first ChatPartQuery.
 	ChatQuery struct {
-		Body  []byte // see upstream.ReadChat
-		Trace string // see actor.Call.Trace
-		Share string // key of the principal whose share of the requests it takes
-		Agent string // external agent that sends it for a run; empty if there is none
+		Body  []byte       // see upstream.ReadChat
+		Trace string       // see actor.Call.Trace
+		Share string       // key of the principal whose share of the requests it takes
+		Agent string       // external agent that sends it for a run; empty if there is none
+		Run   actor.CallID // zero if there is none
+		Owner actor.ID     // actor of the run
 	}
 	// ChatPartQuery asks for the next part of an answer, or cancels the request. It returns
 	// an empty part after ChatBeat. A request whose parts are not asked for is cancelled.

@@ -114,6 +114,7 @@ const (
 	tagMemory
 	tagSchedules
 	tagSessionState
+	tagPrompts
 )
 
 func (e *encoder) query(q Query) {
@@ -233,6 +234,8 @@ func (e *encoder) query(q Query) {
 		e.String(q.Trace)
 		e.String(q.Share)
 		e.String(q.Agent)
+		e.CallID(q.Run)
+		e.ID(q.Owner)
 	case ChatPartQuery:
 		e.Uint(tagChatPart)
 		e.CallID(q.Chat)
@@ -244,6 +247,11 @@ func (e *encoder) query(q Query) {
 		e.Uint(tagSessionState)
 		e.String(q.Session)
 		e.String(q.Output)
+	case PromptsQuery:
+		e.Uint(tagPrompts)
+		e.CallID(q.Run)
+		e.Uint(q.After)
+		e.Int(int64(q.Limit))
 	default:
 		e.Uint(0) // no query has this tag
 	}
@@ -310,13 +318,15 @@ func (d *decoder) query() Query {
 	case tagModels:
 		return ModelsQuery{}
 	case tagChat:
-		return ChatQuery{d.Bytes(bytesMax), d.text(), d.text(), d.text()}
+		return ChatQuery{d.Bytes(bytesMax), d.text(), d.text(), d.text(), d.CallID(), d.ID()}
 	case tagChatPart:
 		return ChatPartQuery{d.CallID(), d.Bool()}
 	case tagMemory:
 		return d.memoryQuery()
 	case tagSessionState:
 		return SessionStateQuery{d.text(), d.text()}
+	case tagPrompts:
+		return PromptsQuery{d.CallID(), d.Uint(), int(d.Int())}
 	default:
 		d.Fail("unknown query %d", tag)
 		return nil
@@ -404,6 +414,9 @@ func (e *encoder) result(r Result) {
 		e.Uint(tagTasks)
 		list(e, r.All, e.task)
 		e.Bool(r.More)
+	case Prompts:
+		e.Uint(tagPrompts)
+		e.prompts(&r)
 	case Tools:
 		e.Uint(tagTools)
 		list(e, r.All, e.tool)
@@ -489,6 +502,8 @@ func (d *decoder) result() Result {
 		return Schedules{listOf(d, d.schedule), d.Bool()}
 	case tagTasks:
 		return Tasks{listOf(d, d.task), d.Bool()}
+	case tagPrompts:
+		return d.prompts()
 	case tagTools:
 		return Tools{listOf(d, d.tool)}
 	case tagToolCall:
@@ -778,6 +793,10 @@ func (e *encoder) stats(s *Stats) {
 	e.int(s.Cluster.Members)
 	e.Uint(s.Cluster.Epoch)
 	e.Int(int64(s.Cluster.Lease))
+	e.Bool(s.Prompts.On)
+	e.Uint(s.Prompts.Recorded)
+	e.Uint(s.Prompts.Dropped)
+	e.Int(s.Prompts.Bytes)
 }
 
 func (e *encoder) runStats(all []RunStats) {
@@ -827,6 +846,7 @@ func (d *decoder) stats() Stats {
 		Unknown:   d.Uint(),
 		Webhooks:  listOf(d, func() WebhookStats { return WebhookStats{d.text(), d.Uint(), d.Uint(), d.Uint(), d.int(), d.time()} }),
 		Cluster:   ClusterStats{d.int(), d.Uint(), d.duration()},
+		Prompts:   PromptStats{d.Bool(), d.Uint(), d.Uint(), d.Int()},
 	}
 }
 

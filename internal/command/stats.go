@@ -29,6 +29,15 @@ type Stats struct {
 	Unknown   uint64 // outcomes of calls that are unknown
 	Webhooks  []WebhookStats
 	Cluster   ClusterStats // zero: the node belongs to none
+	Prompts   PromptStats
+}
+
+// PromptStats holds the figures of recorded prompts.
+type PromptStats struct {
+	On       bool // prompts are recorded
+	Recorded uint64
+	Dropped  uint64
+	Bytes    int64 // in all files
 }
 
 // ClusterStats holds the figures of a cluster as the orchestrator that serves sees them.

@@ -87,7 +87,7 @@ func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, erro
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	one := &chat{by: by, model: model, agent: q.Agent, unknown: unknown, cancel: cancel, parts: make(chan string, 16),
-		in: outbound.ChatRequest{Chat: in, Principal: q.Share, Trace: q.Trace, Left: c.left}}
+		in: outbound.ChatRequest{Chat: in, Principal: q.Share, Trace: q.Trace, Left: c.left, Owner: q.Owner, Run: q.Run}}
 	one.begin = sync.OnceFunc(func() { go c.run(ctx, one) })
 	id := c.engine.NewCallID()
 	c.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/host/devices"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/prompts"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
@@ -43,6 +44,7 @@ type Commands struct {
 
 	circuits func() []outbound.CircuitStat // nil: the node has no external agents
 	webhooks func() []webhooks.Stats       // nil: the node has no webhooks
+	prompts  *prompts.Store                // nil: none are recorded
 	database database
 
 	registry      registryCalls
@@ -165,9 +167,15 @@ func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
 func (c *Commands) Forget(ctx context.Context, in command.Forget) error {
 	err := c.engine.Forget(ctx, in.By.Tenant, in.Session)
 	if err == nil {
-		c.memories.drop(in.By.Tenant, in.Session)
+		c.forgot(in.By.Tenant, in.Session)
 	}
 	return errorOf(err)
+}
+
+// forgot drops what the node has of a session that was deleted.
+func (c *Commands) forgot(tenant, session string) {
+	c.memories.drop(tenant, session)
+	c.prompts.Forget(tenant, session)
 }
 
 // Follow implements command.Node. It fails only if there are too many
@@ -250,6 +258,8 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return toolCommands{c}.call(ctx, &in.By, q.ID)
 	case command.ApprovalsQuery:
 		return toolCommands{c}.approvals(ctx, &in.By, q)
+	case command.PromptsQuery:
+		return c.recorded(ctx, &in.By, q)
 	case command.TasksQuery:
 		return c.tasks(ctx, &in.By, q)
 	case command.SchedulesQuery:
@@ -284,6 +294,10 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 			for _, w := range c.webhooks() {
 				stats.Webhooks = append(stats.Webhooks, command.WebhookStats(w))
 			}
+		}
+		if c.prompts != nil {
+			p := c.prompts.Stats()
+			stats.Prompts = command.PromptStats{On: true, Recorded: p.Recorded, Dropped: p.Dropped, Bytes: p.Bytes}
 		}
 		stats.Approvals = c.approvalStats(ctx)
 		stats.Cluster = c.database.cluster()

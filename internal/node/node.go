@@ -23,6 +23,7 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/host/postgres"
+	"github.com/troupe-run/troupe/host/prompts"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
@@ -76,6 +77,8 @@ type Config struct {
 	// hashes by the names of MCP servers; nil: none.
 	Webhooks []webhooks.Config
 	Offers   func() map[string]string
+	// Record is what is recorded of requests to models; the zero value is nothing.
+	Record prompts.Config
 	// Memory switches on what agents remember. An agent uses it if its definition allows that as well.
 	Memory bool
 	// RegistryOnly leaves the open runs of all other actors in the log as they are: the node has no
@@ -116,6 +119,7 @@ type Node struct {
 	trace    *traceFile
 	retained *retention
 	hooks    *webhooks.Webhooks // nil: none
+	prompts  *prompts.Store     // nil: none are recorded
 
 	closeOnce sync.Once
 	closeErr  error // result of Close
@@ -137,6 +141,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		if n.outbound != nil {
 			n.outbound.Close()
 		}
+		n.prompts.Close()
 		err = errors.Join(err, n.log.Close(), n.store.Close(), n.trace.Close())
 	}()
 	if err = n.log.Erase(); errors.Is(err, syscall.ENOSPC) { // no actor of a deleted session is loaded, erased or not
@@ -163,6 +168,12 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	c.Outbound.OpenAuth = func(url, sealed string) (upstream.Header, error) { return upstream.OpenAuth(n.secret, url, sealed) }
 	c.Outbound.Token = func(run actor.CallID, invocation uint32, id actor.ID) string {
 		return ingress.MintInvocationToken(n.secret, run, invocation, id)
+	}
+	if n.prompts, err = openPrompts(&c, n.store, log); err != nil {
+		return nil, err
+	}
+	if c.Record.On() && n.prompts != nil {
+		c.Outbound.Record = n.prompts.Begin
 	}
 	if n.outbound, err = outbound.New(c.Outbound); err != nil {
 		return nil, err
@@ -199,6 +210,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
 	n.Commands.toolTimeout = c.Limits.ToolTimeoutDefault
 	n.Commands.circuits = n.outbound.Circuits
+	n.Commands.prompts = n.prompts
 	n.Commands.database.of(n.store, c.Cluster)
 	n.Commands.storage = newStorageShares(readUsage(n.store), log)
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
@@ -218,7 +230,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	}
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, store: n.store, log: n.log, keep: c.Keep, logger: log}
-	n.retained.clock, n.retained.hooks, n.retained.forgot = clock, n.hooks, n.Commands.memories.drop
+	n.retained.clock, n.retained.hooks, n.retained.forgot = clock, n.hooks, n.Commands.forgot
 	n.retained.start()
 	if n.hooks != nil {
 		n.Commands.webhooks = n.hooks.Stats
@@ -286,8 +298,8 @@ func (n *Node) Retain(ctx context.Context, now actor.Time) { n.retained.Retain(c
 // Purge removes deleted content from the files of the store at once.
 func (n *Node) Purge(ctx context.Context) error { return n.store.Purge(ctx) }
 
-// Close stops the retention, the webhooks, the cells, the egress, the log, the disk and the trace, in this
-// order. Clients that still wait are refused, and so are later commands. Open runs stay in the log.
+// Close stops the retention, the webhooks, the cells, the egress, the recorder of prompts, the log, the disk and the
+// trace, in this order. Clients that still wait are refused, and so are later commands. Open runs stay in the log.
 func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
 		n.Commands.schedules.close()
@@ -297,6 +309,7 @@ func (n *Node) Close(ctx context.Context) error {
 		}
 		err := n.engine.Close(ctx)
 		n.outbound.Close()
+		n.prompts.Close()
 		n.Commands.close()
 		n.storage.close()
 		if n.Commands.memories != nil {

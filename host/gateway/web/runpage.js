@@ -107,6 +107,7 @@ export class RunPage {
     this.pick = el("div", { class: "pick" });
     this.panel = el("div", {});
     this.list = new EventList();
+    this.prompts = new PromptList(space);
     this.answer = el("pre", { class: "args", tabindex: "0", "aria-label": "Answer" });
     root.append(el("p", { class: "small" }, el("a", { href: "#runs", text: "← Runs" })), el("div", { class: "item-head" }, this.title, this.act), this.facts, this.error, this.answer, this.tree,
       el("div", { class: "replay" }, this.slider, this.place, this.live), this.pick, this.panel);
@@ -163,7 +164,7 @@ export class RunPage {
     this.answer.textContent = visible(root.answer || root.message || "");
     this.showActions(root);
     this.showTree(runs, Date.parse(root.from), Date.parse(at.ts));
-    const tabs = { Events: this.events.length, Tools: [...runs.values()].reduce((sum, r) => sum + r.tools.size, 0), Tokens: null };
+    const tabs = { Events: this.events.length, Tools: [...runs.values()].reduce((sum, r) => sum + r.tools.size, 0), Tokens: null, Prompts: null };
     this.pick.replaceChildren(...Object.entries(tabs).map(([name, count]) => el("button", { class: "button quiet small", type: "button", "aria-pressed": String(this.tab === name), text: count === null ? name : `${name} (${count.toLocaleString()})`, onclick: () => {
       this.tab = name;
       this.show();
@@ -175,6 +176,9 @@ export class RunPage {
     } else if (this.tab === "Tools") {
       this.panel.replaceChildren(table([["Agent", (t) => t.agent], ["Tool", (t) => t.name ?? ""], ["State", (t) => el("span", { class: "chip", text: visible(t.state ?? "") })], ["Rule", (t) => t.rule ?? ""], ["Arguments", (t) => t.args ?? "", "mono wrap"], ["Result", (t) => t.result ?? "", "mono wrap"], ["Took", (t) => took(t.took), "number"]],
         [...shown.values()].flatMap((r) => [...r.tools.values()].map((t) => ({ ...t, agent: r.agent })))));
+    } else if (this.tab === "Prompts") {
+      this.prompts.show(this.of || this.id);
+      if (this.panel.firstChild !== this.prompts.root) this.panel.replaceChildren(this.prompts.root);
     } else {
       this.panel.replaceChildren(table([["Agent", (r) => r.agent], ["Input", (r) => r.input.toLocaleString(), "number"], ["Output", (r) => r.output.toLocaleString(), "number"], ["Total", (r) => (r.input + r.output).toLocaleString(), "number"]], [...shown.values()]));
     }
@@ -211,6 +215,62 @@ export class RunPage {
     }));
     if (focused >= 0) this.tree.children[focused]?.focus({ preventScroll: true });
   }
+}
+
+// PromptList shows what models were sent for a run: the requests that have ended, read once, and again on demand.
+class PromptList {
+  constructor(space) {
+    this.space = space;
+    this.note = el("p", { class: "muted small", role: "status" });
+    this.list = el("div", {});
+    this.more = el("button", { class: "button quiet small", type: "button", text: "Read on", hidden: true, onclick: () => this.read() });
+    this.root = el("div", {}, this.note, this.list, this.more);
+  }
+
+  show(run) {
+    if (this.run === run) return;
+    Object.assign(this, { run, after: 0 });
+    this.list.replaceChildren();
+    this.read();
+  }
+
+  async read() {
+    const run = this.run;
+    this.more.hidden = true;
+    try {
+      const page = await request("GET", `/v1/runs/${run}/prompts?after=${this.after}&limit=20&user=${this.space}`);
+      if (run !== this.run) return;
+      for (const p of page.prompts) {
+        this.after = p.step;
+        this.list.append(promptCard(p));
+      }
+      this.more.hidden = false;
+      const none = page.recording === "off" ? "Nothing is recorded: set prompts in [record] of the configuration." : "Nothing is recorded for this run yet.";
+      this.note.textContent = this.list.children.length ? "" : none;
+    } catch (e) {
+      if (run !== this.run) return;
+      this.more.hidden = false;
+      this.note.textContent = visible(e.message);
+    }
+  }
+}
+
+// promptCard shows one request, whose long parts are made when it is opened.
+function promptCard(p) {
+  const facts = [p.model, p.provider_model !== p.model && p.provider_model, p.status, p.error?.code, took(p.took_ms), p.usage && `${p.usage.total_tokens.toLocaleString()} tokens`, p.cut_bytes && `${p.cut_bytes.toLocaleString()} bytes cut`];
+  const card = el("details", { class: "card-details" }, el("summary", { text: visible(`${p.step} · ${facts.filter(Boolean).join(" · ")}`) }));
+  card.ontoggle = () => {
+    card.ontoggle = null;
+    const part = (name, value) => value !== undefined && card.append(el("p", { class: "muted small", text: visible(name) }), el("pre", { class: "args", tabindex: "0", "aria-label": visible(name), text: visible(typeof value === "string" ? value : json(value)) }));
+    const asked = p.request && typeof p.request === "object" && !Array.isArray(p.request) ? p.request : { request: p.request };
+    const { messages, tools, ...parameters } = asked;
+    part("Parameters", parameters);
+    if (tools !== undefined) part(`Tools (${tools.length ?? ""})`, tools);
+    for (const m of Array.isArray(messages) ? messages : []) part(String(m?.role ?? "message"), typeof m?.content === "string" && !m.tool_calls ? m.content : m);
+    part("Answer", p.answer?.tool_calls || p.answer?.reasoning ? p.answer : p.answer?.text);
+    part("Error", p.error && `${p.error.code}: ${p.error.detail}`);
+  };
+  return card;
 }
 
 // EventList shows events, of which only the visible rows are elements.

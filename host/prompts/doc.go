@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package prompts keeps what models were sent and what they answered, for the operators of a server.
+//
+//	outbound ─▶ Recording ─▶ queue (at most 64 MiB) ─▶ redact, cut ─▶ a file for each run
+//
+// It is off unless the configuration switches it on. The records are no part of the log: nothing is replayed from
+// them, backups do not have them, and a crash of the machine may lose the last ones. The package guarantees:
+//
+//  1. No answer waits for a record. A record that finds the queue full is dropped and counted.
+//  2. What a pattern of the configuration matches, and the keys with which the model was asked, are in no file.
+//  3. The records of a deleted session are removed with it, also those of requests that are under way meanwhile,
+//     and at the next start if the process was killed in between. Those older than Config.Keep are removed.
+//  4. A record is as long as RecordBytesMax, the records of a run as RunBytesMax, and all as BytesMax. The oldest
+//     ones make room.
+//  5. A file that a killed process left incomplete loses that record only.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
+//
+// # Files
+//
+//	config.go   Config, the settings
+//	file.go     the file of a run
+//	record.go   Record, a line of a file
+//	redact.go   redactor, which removes what patterns match
+//	store.go    Store, all files of a node
+package prompts
