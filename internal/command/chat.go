@@ -67,20 +67,3 @@ func (ChatPartQuery) returns(ChatPart) {}
 func (Models) result()   {}
 func (Chat) result()     {}
 func (ChatPart) result() {}
-
-func (e *encoder) chatPart(p *ChatPart) {
-	e.Bytes(p.Bytes)
-	e.Bool(p.Last)
-	e.Bool(p.Streams)
-	e.Bytes(p.Completion)
-	e.Refusal(p.Refusal)
-	e.String(p.Detail)
-	e.Uint(p.Status)
-	e.String(p.Code)
-	e.Bytes(p.Error)
-	e.Uint(p.Tokens)
-}
-
-func (d *decoder) chatPart() ChatPart {
-	return ChatPart{d.Bytes(bytesMax), d.Bool(), d.Bool(), d.Bytes(bytesMax), d.Refusal(), d.text(), d.Uint(), d.text(), d.Bytes(bytesMax), d.Uint()}
-}

@@ -17,10 +17,10 @@ import (
 // bodies lists every type that a frame can hold.
 var bodies = []Body{Invoke{}, Signal{}, Cancel{}, Forget{}, Follow{}, Lookup{}, Stop{}, Joined{}, Updated{}, Answer{}, Done{}, Found{}, Failure{}}
 
-// queries and results list every query with its result.
+// everyQuery and everyResult list the values that travel.
 var (
-	queries = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, TasksQuery{}, SchedulesQuery{}, ContextQuery{}, OpenRunQuery{}, WorkingQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, BackupQuery{}, ModelsQuery{}, ChatQuery{}, ChatPartQuery{}, MemoryQuery{}, SessionStateQuery{}, PromptsQuery{}}
-	results = []Result{Agents{}, Owner{}, Working{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}, Sessions{}, Session{}, Messages{}, SessionEvents{}, SessionEnd{}, DeviceCalls{}, Tasks{}, Schedules{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{}, Gateway{}, External{}, Permit{}, Backup{}, Models{}, Chat{}, ChatPart{}, Memory{}, SessionState{}, Prompts{}}
+	everyQuery  = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, TasksQuery{}, SchedulesQuery{}, ContextQuery{}, OpenRunQuery{}, WorkingQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, BackupQuery{}, ModelsQuery{}, ChatQuery{}, ChatPartQuery{}, MemoryQuery{}, SessionStateQuery{}, PromptsQuery{}}
+	everyResult = []Result{Agents{}, Owner{}, Working{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}, Sessions{}, Session{}, Messages{}, SessionEvents{}, SessionEnd{}, DeviceCalls{}, Tasks{}, Schedules{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{}, Gateway{}, External{}, Permit{}, Backup{}, Models{}, Chat{}, ChatPart{}, Memory{}, SessionState{}, Prompts{}}
 )
 
 // bounds holds the largest value of types whose decoder checks it.
@@ -65,11 +65,11 @@ func drawInto(t *rapid.T, v reflect.Value) {
 			*p = &actor.Refusal{Reason: actor.Busy, Scope: actor.ScopeNode, Detail: drawText(t), Field: drawText(t), Chain: []actor.ID{drawID(t)}, RetryAfter: 5, Code: drawName(t), Timeout: 7}
 		}
 	case *Query:
-		q := reflect.New(reflect.TypeOf(rapid.SampledFrom(queries).Draw(t, "query"))).Elem()
+		q := reflect.New(reflect.TypeOf(rapid.SampledFrom(everyQuery).Draw(t, "query"))).Elem()
 		drawInto(t, q)
 		*p = q.Interface().(Query)
 	case *Result:
-		r := reflect.New(reflect.TypeOf(rapid.SampledFrom(results).Draw(t, "result"))).Elem()
+		r := reflect.New(reflect.TypeOf(rapid.SampledFrom(everyResult).Draw(t, "result"))).Elem()
 		drawInto(t, r)
 		*p = r.Interface().(Result)
 	default:
@@ -284,7 +284,7 @@ func TestOtherVersionIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[0] = CodecVersion + 1
-	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 12, this program reads version 11") {
+	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 13, this program reads version 12") {
 		t.Error(err)
 	}
 }
@@ -296,12 +296,12 @@ func FuzzDecodeFrame(f *testing.F) {
 			f.Add(b)
 		}
 	}
-	for _, r := range results {
+	for _, r := range everyResult {
 		if b, err := AppendFrame(nil, Frame{1, Found{r}}); err == nil {
 			f.Add(b)
 		}
 	}
-	for _, q := range queries {
+	for _, q := range everyQuery {
 		if b, err := AppendFrame(nil, Frame{1, Lookup{testBy, q}}); err == nil {
 			f.Add(b)
 		}

@@ -26,16 +26,3 @@ type (
 func (DeviceCallsQuery) query()              {}
 func (DeviceCallsQuery) returns(DeviceCalls) {}
 func (DeviceCalls) result()                  {}
-
-func (e *encoder) deviceCall(c *DeviceCall) {
-	e.toolCallID(c.ID)
-	e.CallID(c.Root)
-	e.String(c.Session)
-	e.String(c.Tool)
-	e.Bytes(c.Args)
-	e.Int(int64(c.Deadline))
-}
-
-func (d *decoder) deviceCall() DeviceCall {
-	return DeviceCall{d.toolCallID(), d.CallID(), d.text(), d.text(), d.Bytes(bytesMax), d.time()}
-}

@@ -4,6 +4,7 @@ package command
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -20,7 +21,9 @@ import (
 //  8. the tokens of a request to a model
 //  9. former owners of agents
 //  10. the agents of a device
-const CodecVersion = 11
+//  11. the state of a session, the owner's epoch in a cluster
+//  12. queries and results by their fields
+const CodecVersion = 12
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.
@@ -133,11 +136,11 @@ func AppendFrame(b []byte, f Frame) ([]byte, error) {
 		e.CallID(m.Run)
 		e.String(m.Session)
 		e.String(m.Device)
-		list(e, m.Agents, func(name *string) { e.String(*name) })
+		names.put(e, reflect.ValueOf(m.Agents))
 	case Lookup:
 		e.Uint(tagLookup)
 		e.principal(m.By)
-		e.query(m.Query)
+		queries.put(e, m.Query)
 	case Stop:
 		e.Uint(tagStop)
 	case Joined:
@@ -152,7 +155,7 @@ func AppendFrame(b []byte, f Frame) ([]byte, error) {
 		e.Uint(tagDone)
 	case Found:
 		e.Uint(tagFound)
-		e.result(m.Result)
+		results.put(e, m.Result)
 	case Failure:
 		e.Uint(tagFailure)
 		e.Uint(uint64(m.Kind))
@@ -208,9 +211,11 @@ func (d *decoder) frame(size int) (f Frame) {
 	case tagForget:
 		f.Body = Forget{d.principal(), d.text()}
 	case tagFollow:
-		f.Body = Follow{d.principal(), d.CallID(), d.text(), d.text(), listOf(d, d.text)}
+		m := Follow{d.principal(), d.CallID(), d.text(), d.text(), nil}
+		names.get(d, reflect.ValueOf(&m.Agents).Elem())
+		f.Body = m
 	case tagLookup:
-		f.Body = Lookup{d.principal(), d.query()}
+		f.Body = Lookup{d.principal(), queries.get(d, "query")}
 	case tagStop:
 		f.Body = Stop{}
 	case tagJoined:
@@ -222,7 +227,7 @@ func (d *decoder) frame(size int) (f Frame) {
 	case tagDone:
 		f.Body = Done{}
 	case tagFound:
-		f.Body = Found{d.result()}
+		f.Body = Found{results.get(d, "result")}
 	case tagFailure:
 		m := Failure{Kind: FailureKind(d.UintMax(uint64(FailedDropped), "kind of failure")), Text: d.text(), Refusal: d.Refusal()}
 		if m.Kind == FailedDropped {
@@ -249,7 +254,7 @@ func (e *encoder) answer(a Answer) {
 }
 
 func (d *decoder) answer() Answer {
-	a := Answer{HeldUntil: d.time(), Durable: d.Bool()}
+	a := Answer{HeldUntil: actor.Time(d.Int()), Durable: d.Bool()}
 	if a.HeldUntil == 0 {
 		a.Reply = d.Reply()
 	} else {

@@ -82,32 +82,3 @@ func (Gateway) result()  {}
 func (External) result() {}
 func (Permit) result()   {}
 func (Backup) result()   {}
-
-func (e *encoder) gateway(g *Gateway) {
-	e.Uint(g.Version)
-	e.Bytes(g.Secret)
-	e.String(g.ApprovalScope)
-	list(e, g.Keys, func(k *[]byte) { e.Bytes(*k) })
-	e.Uint(g.Epoch)
-}
-
-func (d *decoder) gateway() Gateway {
-	return Gateway{d.Uint(), d.Bytes(bytesMax), d.text(), listOf(d, func() []byte { return d.Bytes(bytesMax) }), d.Uint()}
-}
-
-func (e *encoder) external(x External) {
-	e.Bool(x.Known)
-	e.Bool(x.Healthy)
-	e.Int(int64(x.LastSeen))
-	e.String(x.Circuit)
-}
-
-func (e *encoder) backup(b *Backup) {
-	e.String(b.Dir)
-	e.Uint(uint64(b.Failed))
-	e.String(b.Problem)
-}
-
-func (d *decoder) backup() Backup {
-	return Backup{d.text(), BackupFailure(d.UintMax(uint64(BackupDiskFull), "failure of a backup")), d.text()}
-}

@@ -2,8 +2,6 @@
 
 package command
 
-import "math"
-
 // MemoryKind is the kind of a question about what is remembered.
 type MemoryKind uint8
 
@@ -33,18 +31,3 @@ func (MemoryQuery) returns(Memory) {}
 type Memory struct{ JSON []byte }
 
 func (Memory) result() {}
-
-func (e *encoder) memoryQuery(q *MemoryQuery) {
-	e.Uint(uint64(q.Kind))
-	e.String(q.Scope)
-	e.String(q.Key)
-	e.String(q.Text)
-	e.String(q.Relation)
-	e.Int(int64(q.Depth))
-	e.Bool(q.Superseded)
-	e.Int(int64(q.Limit))
-}
-
-func (d *decoder) memoryQuery() MemoryQuery {
-	return MemoryQuery{MemoryKind(d.UintMax(math.MaxUint8, "kind")), d.text(), d.text(), d.text(), d.text(), int(d.Int()), d.Bool(), int(d.Int())}
-}

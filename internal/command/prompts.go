@@ -37,20 +37,6 @@ func (PromptsQuery) query()          {}
 func (PromptsQuery) returns(Prompts) {}
 func (Prompts) result()              {}
 
-func (e *encoder) prompts(p *Prompts) {
-	e.CallID(p.Run)
-	e.String(p.Records)
-	list(e, p.All, func(one *Prompt) {
-		e.Uint(one.Step)
-		e.Bytes(one.JSON)
-	})
-	e.Bool(p.More)
-}
-
-func (d *decoder) prompts() Prompts {
-	return Prompts{d.CallID(), d.text(), listOf(d, func() Prompt { return Prompt{d.Uint(), d.Bytes(bytesMax)} }), d.Bool()}
-}
-
 // AppendJSON appends the page as JSON.
 func (p *Prompts) AppendJSON(b []byte) []byte {
 	b = append(append(b, `{"run_id":"`...), p.Run.String()...)

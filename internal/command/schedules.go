@@ -37,17 +37,3 @@ type (
 func (SchedulesQuery) query()            {}
 func (SchedulesQuery) returns(Schedules) {}
 func (Schedules) result()                {}
-
-func (e *encoder) schedule(s *Schedule) {
-	for _, text := range [...]string{s.Agent, s.Name, s.Cron, s.Zone, s.Text, s.User, s.Session, s.Paused} {
-		e.String(text)
-	}
-	e.Int(int64(s.Next))
-	e.Int(int64(s.Last.At))
-	e.CallID(s.Last.Run)
-	e.String(s.Last.Failure)
-}
-
-func (d *decoder) schedule() Schedule {
-	return Schedule{d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.text(), d.time(), Fired{d.time(), d.CallID(), d.text()}}
-}

@@ -3,8 +3,6 @@
 package command
 
 import (
-	"math"
-
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -55,33 +53,4 @@ func (s SessionEvents) fit() SessionEvents {
 		}
 	}
 	return s
-}
-
-func (e *encoder) position(p *runs.Position) {
-	e.String(string(p.Node))
-	e.Uint(p.Batch)
-	e.Uint(uint64(p.Index))
-}
-
-func (d *decoder) position() runs.Position {
-	return runs.Position{Node: actor.NodeID(d.text()), Batch: d.Uint(), Index: uint32(d.UintMax(math.MaxUint32, "index"))}
-}
-
-func (e *encoder) cursor(c runs.SessionCursor) { list(e, c, e.position) }
-
-func (d *decoder) cursor() runs.SessionCursor { return listOf(d, d.position) }
-
-func (e *encoder) sessionEvents(s *SessionEvents) {
-	list(e, s.All, func(v *SessionEvent) {
-		e.position(&v.At)
-		e.CallID(v.Run)
-		e.Uint(v.Seq)
-		e.Bytes(v.Body)
-	})
-	e.Bool(s.More)
-	e.cursor(s.Dropped)
-}
-
-func (d *decoder) sessionEvents() SessionEvents {
-	return SessionEvents{listOf(d, func() SessionEvent { return SessionEvent{d.position(), d.CallID(), d.Uint(), d.Bytes(bytesMax)} }), d.Bool(), d.cursor()}
 }

@@ -118,37 +118,3 @@ type Messages struct {
 	Total          uint64              // messages of the transcript
 	Open           []actor.ChatMessage // messages of clients whose runs are open, in order of acceptance
 }
-
-func (e *encoder) session(s *Session) {
-	e.String(s.Name)
-	e.String(s.Title)
-	e.Bytes(s.Metadata)
-	e.Int(int64(s.Created))
-	e.Int(int64(s.Last))
-	e.Int(int64(s.Updated))
-	list(e, s.Agents, func(a *SessionAgent) {
-		e.String(a.Agent)
-		e.Uint(a.Messages)
-		e.Uint(a.Runs)
-		e.callIDs(a.Open)
-		e.Usage(a.Usage)
-	})
-}
-
-func (d *decoder) session() Session {
-	return Session{Name: d.text(), Title: d.text(), Metadata: d.Bytes(bytesMax), Created: d.time(), Last: d.time(), Updated: d.time(),
-		Agents: listOf(d, func() SessionAgent { return SessionAgent{d.text(), d.Uint(), d.Uint(), listOf(d, d.CallID), d.Usage()} })}
-}
-
-func (e *encoder) messages(m *Messages) {
-	e.String(m.Session)
-	e.String(m.Agent)
-	list(e, m.All, e.ChatMessage)
-	e.Bool(m.More)
-	e.Uint(m.Total)
-	list(e, m.Open, e.ChatMessage)
-}
-
-func (d *decoder) messages() Messages {
-	return Messages{Session: d.text(), Agent: d.text(), All: listOf(d, d.ChatMessage), More: d.Bool(), Total: d.Uint(), Open: listOf(d, d.ChatMessage)}
-}

@@ -43,22 +43,3 @@ func (t *Task) IsReminder() bool { return t.Callee == t.Asker }
 func (TasksQuery) query()        {}
 func (TasksQuery) returns(Tasks) {}
 func (Tasks) result()            {}
-
-func (e *encoder) task(t *Task) {
-	e.CallID(t.Call)
-	e.ID(t.Asker)
-	e.ID(t.Callee)
-	e.String(t.Skill)
-	e.String(t.Client)
-	e.Int(int64(t.At))
-	e.Int(int64(t.Left))
-	e.Bool(t.Late)
-	e.Bool(t.Silent)
-	e.Bool(t.Cancelled)
-	e.String(t.Waits)
-	e.String(t.Until)
-}
-
-func (d *decoder) task() Task {
-	return Task{d.CallID(), d.ID(), d.ID(), d.text(), d.text(), d.time(), actor.Duration(d.Int()), d.Bool(), d.Bool(), d.Bool(), d.text(), d.text()}
-}
