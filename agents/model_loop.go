@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -315,7 +316,7 @@ func (a toolUse) resultText() string {
 // change: a stored turn whose prompts differ would not replay.
 func resultText(a actor.Answer) string {
 	if r := a.Refusal; r != nil {
-		text := "error " + r.Reason.Info().Type + ": " + r.Error()
+		text := contract.ToolErrorText(r)
 		if r.RetryAfter > 0 {
 			text += fmt.Sprintf(" (it may be tried again after %v)", r.RetryAfter.Round(time.Millisecond))
 		}

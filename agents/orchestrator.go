@@ -53,6 +53,8 @@ type orchestration struct {
 	resumed bool             // the user has answered that
 	noted   SessionState     // what the agents of the session have noted so far
 	records []actor.Ask      // decisions that the next action records
+	// internals are words of machinery in what agents say of their failures: see contract.Response.ForUser.
+	internals []string
 }
 
 func (t *orchestration) spec() *Spec { return &t.o.loop.spec }
@@ -292,6 +294,10 @@ func (t *orchestration) answer(p *plan, prefer string, final bool) Action {
 			warnings = append(warnings, fmt.Sprintf("%s: %s", p.Workflow.Steps[i].Title, strings.ToLower(part.Status.String())))
 		}
 	}
+	if len(t.internals) > 0 && t.spec().UserText == contract.FlagCodes.String() {
+		slices.Sort(t.internals)
+		warnings = append(warnings, contract.FlagText(t.internals))
+	}
 	if asks {
 		return t.end(text, warnings, p)
 	}
@@ -448,10 +454,18 @@ func (p *plan) read(t *orchestration, i int, answer actor.Answer) *contract.Resp
 	switch {
 	case r.ErrorCode == contract.OutputViolation:
 		r.ErrorMessage = "the answer to it could not be used"
+	case r.ToolError:
+		r.ErrorMessage = "it is not available now"
 	case answer.Refusal != nil:
 		r.ErrorMessage = "it is not available now"
 		if field, of := strings.CutPrefix(answer.Refusal.Field, "inputs_json/"); of {
 			r.ErrorMessage = cmp.Or(tools.InputSentence(p.Workflow.Steps[i].Capability, answer.Refusal), "the "+strings.NewReplacer("_", " ", "/", " ").Replace(field)+" is missing or not usable")
+		}
+	}
+	policy, _ := contract.ParseUserText(t.spec().UserText)
+	for _, word := range r.ForUser(policy) {
+		if !slices.Contains(t.internals, word) {
+			t.internals = append(t.internals, word)
 		}
 	}
 	return &r

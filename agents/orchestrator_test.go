@@ -227,6 +227,36 @@ func TestStepsThatFail(t *testing.T) {
 	}
 }
 
+// An agent passes the error of its tool on, with the host that it has asked. A user reads that the step failed, and no host.
+func TestErrorsOfToolsAreNotForUsers(t *testing.T) {
+	const failed = `{"status":"ERROR","error_code":"DATA_NONE","error_message":"rates: dial tcp 10.0.0.7:5432: connection refused"}`
+	for _, c := range []struct {
+		policy, userText string
+		shown            bool
+	}{{"partial", "redact", false}, {"fail", "redact", false}, {"ask", "redact", false}, {"partial", "flag", true}, {"partial", "off", true}} {
+		d := newDesk(t, wantsCase)
+		d.owners["ANL_NPV"] = failed
+		d.owners["CHA_SIZE"] = `{"status":"PARTIAL","confidence_level":"LOW","result_json":{"size":6},"warnings":["GET https://crm.internal/deals: 503"]}`
+		b := compileTOML(t, strings.Replace(strings.ReplaceAll(deskTOML, "POLICY", c.policy), `code = "ORC"`, "code = \"ORC\"\nuser_text = \""+c.userText+"\"", 1))
+		out := d.say(b, "Help me.")
+		got := actor.TextOf(out.Parts)
+		if out.Refusal != nil {
+			got = out.Refusal.Detail
+		}
+		for _, word := range []string{"10.0.0.7", "crm.internal"} {
+			if c.policy != "fail" && strings.Contains(got, word) != c.shown || !c.shown && strings.Contains(got+strings.Join(out.Warnings, " "), word) {
+				t.Errorf("%s, %s: got %s %q", c.policy, c.userText, got, out.Warnings)
+			}
+		}
+		if want := "an error occurred"; strings.Contains(got, want) == c.shown {
+			t.Errorf("%s, %s: got %s", c.policy, c.userText, got)
+		}
+		if flagged := strings.Contains(strings.Join(out.Warnings, " "), "the answer names 10.0.0.7:5432, https://crm.internal/deals, which users should not read"); flagged != (c.userText == "flag") {
+			t.Errorf("%s, %s: warns %q", c.policy, c.userText, out.Warnings)
+		}
+	}
+}
+
 // Trying again asks only for what has not succeeded, and going on keeps what has failed.
 func TestAnswersAboutAFailedStep(t *testing.T) {
 	const resume = `{"primary_intent":"answer","intent_confidence":1,"resume":"%s"}`

@@ -303,7 +303,11 @@ func (r *row) readResponse(answer []actor.Part, id string) (Response, *Violation
 		}
 	}
 	out, v := DecodeResponse(text.String(), id, DefaultLevels())
-	if v == nil {
+	switch {
+	case v != nil:
+	case r.Output != "" && strings.TrimSpace(text.String()) == "":
+		v = violation(OutputViolation, "", "the answer is empty")
+	default:
 		v = r.checkResult(&out)
 	}
 	return out, v

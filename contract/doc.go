@@ -8,7 +8,7 @@
 //	Catalog             who owns a capability, and which owner gets a request
 //	Intent              what an orchestrator has understood of a message
 //	Handoff             what a callee is told of the work so far
-//	UserText            agent and capability codes in texts for users
+//	UserText            codes of agents and capabilities, and words of their machinery, in texts for users
 //	Join                one answer from several, with their conflicts
 //	Invocation          a detached call for a skill, and the messages of its outcome
 //

@@ -144,6 +144,9 @@ func TestRepeatsOfRequests(t *testing.T) {
 
 // What agents answer, what is understood of it, and what is not.
 func TestAnswersOfAgents(t *testing.T) {
+	plain := func(result string) string {
+		return `{"request_id":"` + someID + `","status":"SUCCESS","confidence_level":"MEDIUM","result_json":` + result + `}`
+	}
 	const whole = `{"request_id":"` + someID + `","status":"SUCCESS","confidence_level":"HIGH","result_json":{"npv":24156.72}}`
 	for name, c := range map[string]struct {
 		answer, want string // the envelope, or the violation
@@ -197,10 +200,30 @@ func TestAnswersOfAgents(t *testing.T) {
 			`{"request_id":"` + someID + `","status":"SUCCESS","confidence_level":"MEDIUM","result_json":{"misrouted":{"suggested":"CHA_SIZE"},"npv":1}}`, 1},
 		"alternatives of an agent": {with(t, whole, "metadata", `{"alternatives":["me"],"cache_status":"hit"}`), with(t, whole, "metadata", `{"cache_status":"hit"}`), 0},
 		"a text":                   {"It is 7.", `{"request_id":"` + someID + `","status":"SUCCESS","confidence_level":"MEDIUM","result_json":{"text":"It is 7."}}`, 1},
-		"broken":                   {`{"npv": 7`, `{"request_id":"` + someID + `","status":"SUCCESS","confidence_level":"LOW","result_json":{"text":"{\"npv\": 7"}}`, 1},
+		"the error of a tool": {ToolErrorText(actor.RefuseUnavailable(0, "tool rates.get cannot be reached")),
+			`{"request_id":"` + someID + `","status":"ERROR","error_code":"ROUTING_AGENT_UNAVAILABLE","error_message":"error agent_unavailable: Unavailable: tool rates.get cannot be reached","result_json":null}`, 1},
+		"a text about an error": {"error handling: see below", plain(`{"text":"error handling: see below"}`), 1},
+		"empty":                 {" \n", `{"request_id":"` + someID + `","status":"PARTIAL","confidence_level":"LOW","result_json":null,"warnings":["the answer is empty"]}`, 1},
+		"an empty fenced block": {"```json\n```", plain(`{"text":"` + "```json\\n```" + `"}`), 1},
+		"broken":                {`{"npv": 7`, `{"request_id":"` + someID + `","status":"SUCCESS","confidence_level":"LOW","result_json":{"text":"{\"npv\": 7"}}`, 1},
 		"the result alone": {`{"npv":7,"confidence":0.9}`,
 			`{"request_id":"` + someID + `","status":"SUCCESS","confidence_level":"HIGH","result_json":{"npv":7,"confidence":0.9}}`, 1},
-		"too large": {strings.Repeat("x", 1+1<<20), "1048577 bytes exceed the maximum of 1048576", 0},
+		"the result alone with a status of its own": {`{"status":"paid","amount":7}`, plain(`{"status":"paid","amount":7}`), 1},
+		"the result of a status that is no text":    {`{"status":{"code":200},"amount":7}`, plain(`{"status":{"code":200},"amount":7}`), 1},
+		"a result with a status of the contract":    {`{"status":"success","mail":"m-7"}`, plain(`{"status":"success","mail":"m-7"}`), 1},
+		"a result that failed on its own account":   {`{"status":"ERROR","check":"disk"}`, plain(`{"status":"ERROR","check":"disk"}`), 1},
+		"a result that is a status alone":           {`{"status":"done"}`, plain(`{"status":"done"}`), 1},
+		"a result with a request of its own":        {`{"request_id":"R-17","status":"open"}`, plain(`{"request_id":"R-17","status":"open"}`), 1},
+		"a result with an error that is none":       {`{"status":"running","error_message":null,"job":7}`, plain(`{"status":"running","error_message":null,"job":7}`), 1},
+		"a declined payment":                        {`{"status":"declined","error_code":"51","card":"visa"}`, plain(`{"status":"declined","error_code":"51","card":"visa"}`), 1},
+		"a result with a status in a fenced block":  {"```json\n{\"status\":\"paid\",\"amount\":7}\n```", plain(`{"status":"paid","amount":7}`), 1},
+		"an error with a member of its own": {`{"status":"ERROR","error_message":"no rate","order":7}`,
+			`{"request_id":"` + someID + `","status":"ERROR","error_message":"no rate","result_json":null}`, 1},
+		"an error without a message or another member": {`{"status":"error"}`, "error_message: want a sentence with status ERROR", 0},
+		"an error in another word":                     {`{"status":"failed","error_message":"no rate"}`, "status: want SUCCESS, PARTIAL, ERROR or TIMEOUT", 0},
+		"a success without its result":                 {`{"status":"SUCCESS","confidence_level":"HIGH"}`, "result_json: want an object with status SUCCESS, not null", 0},
+		"a timeout alone":                              {`{"status":"TIMEOUT"}`, `{"request_id":"` + someID + `","status":"TIMEOUT","result_json":null,"warnings":[]}`, 1},
+		"too large":                                    {strings.Repeat("x", 1+1<<20), "1048577 bytes exceed the maximum of 1048576", 0},
 	} {
 		r, v := DecodeResponse(c.answer, someID, DefaultLevels())
 		if v != nil {

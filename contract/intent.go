@@ -88,6 +88,12 @@ func DecodeIntent(answer string) (Intent, *Violation) {
 	if i.Confidence, ok = readNumber(lastOf(members, "intent_confidence")); !ok {
 		return i, violation(OutputViolation, "intent_confidence", "want a number from 0 to 1")
 	}
+	// A name that is a list or an object means something. Read as absent, it would end as "nobody does it".
+	for _, name := range []string{"target_agent", "target_capability", "workflow"} {
+		if v := lastOf(members, name); v != nil && v.Kind() != '"' {
+			return i, violation(OutputViolation, name, "want one name or null; further capabilities belong in secondary_targets")
+		}
+	}
 	var v *Violation
 	if i.Target, v = readTarget("target_capability", i.Name, line("target_agent"), line("target_capability"), lastOf(members, "inputs")); v != nil {
 		return i, v
@@ -110,7 +116,11 @@ func DecodeIntent(answer string) (Intent, *Violation) {
 }
 
 func readTarget(field, intent, agent, code string, inputs jsontext.Value) (Target, *Violation) {
-	t := Target{Intent: intent, Agent: agent, Capability: code}
+	code = bare(code)
+	if !strings.ContainsAny(code, " \t\n") {
+		code = cmp.Or(codeOf(code), code)
+	}
+	t := Target{Intent: intent, Agent: bare(agent), Capability: code}
 	if code != "" && !isCode(code) {
 		return t, violation(OutputViolation, field, "want the code of a capability such as DOC_GENERATE, or null")
 	}
@@ -122,6 +132,9 @@ func readTarget(field, intent, agent, code string, inputs jsontext.Value) (Targe
 	return t, nil
 }
 
+// bare returns a name without the marks that models write around it.
+func bare(name string) string { return strings.Trim(name, " \t\n\"'`*") }
+
 // readTargets reads secondary_targets, whose intents have the same places in secondary_intents.
 func readTargets(members []member) (all []Target, v *Violation) {
 	names := intentTexts(lastOf(members, "secondary_intents"))
@@ -129,7 +142,10 @@ func readTargets(members []member) (all []Target, v *Violation) {
 	if list := lastOf(members, "secondary_targets"); list != nil && json.Unmarshal(list, &items, lenient) != nil {
 		return nil, violation(OutputViolation, "secondary_targets", "want a list of objects")
 	}
-	for i, item := range items[:min(len(items), intentListMax)] {
+	if len(items) > intentListMax { // what the user wants is not left out without a word
+		return nil, violation(OutputViolation, "secondary_targets", "%d entries: want at most %d", len(items), intentListMax)
+	}
+	for i, item := range items {
 		fields, err := membersOf(item, lenient)
 		if err != nil {
 			return nil, violation(OutputViolation, "secondary_targets", "want a list of objects")
@@ -144,7 +160,7 @@ func readTargets(members []member) (all []Target, v *Violation) {
 		if v != nil {
 			return nil, v
 		}
-		if code != "" {
+		if t.Capability != "" {
 			all = append(all, t)
 		}
 	}

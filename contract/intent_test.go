@@ -37,11 +37,15 @@ func TestIntentsThatCannotBeRead(t *testing.T) {
 		`{"intent_confidence":1}`:                       "primary_intent: want a name of what the user wants",
 		`{"primary_intent":"x"}`:                        "intent_confidence: want a number from 0 to 1",
 		`{"primary_intent":"x","intent_confidence":85}`: "intent_confidence: want a number from 0 to 1",
-		`{"primary_intent":"x","intent_confidence":1,"target_capability":"the analysis"}`:                                         "target_capability: want the code of a capability such as DOC_GENERATE, or null",
-		`{"primary_intent":"x","intent_confidence":1,"inputs":[1]}`:                                                               "inputs: want an object",
-		`{"primary_intent":"x","intent_confidence":1,"secondary_targets":["DOC_GENERATE"]}`:                                       "secondary_targets: want a list of objects",
-		`{"primary_intent":"x","intent_confidence":1,"resume":"later"}`:                                                           "resume: want retry, continue, stop or prefer",
-		`{"primary_intent":"x","intent_confidence":1,"inputs":` + strings.Repeat(`{"a":`, 2000) + "1" + strings.Repeat("}", 2001): "inputs: want an object",
+		`{"primary_intent":"x","intent_confidence":1,"target_capability":"the analysis"}`:                                                                                     "target_capability: want the code of a capability such as DOC_GENERATE, or null",
+		`{"primary_intent":"x","intent_confidence":1,"inputs":[1]}`:                                                                                                           "inputs: want an object",
+		`{"primary_intent":"x","intent_confidence":1,"secondary_targets":["DOC_GENERATE"]}`:                                                                                   "secondary_targets: want a list of objects",
+		`{"primary_intent":"x","intent_confidence":1,"target_capability":["ANL_NPV","DOC_GENERATE"]}`:                                                                         "target_capability: want one name or null; further capabilities belong in secondary_targets",
+		`{"primary_intent":"x","intent_confidence":1,"target_agent":{"name":"ANL"}}`:                                                                                          "target_agent: want one name or null; further capabilities belong in secondary_targets",
+		`{"primary_intent":"x","intent_confidence":1,"workflow":["business_case"]}`:                                                                                           "workflow: want one name or null; further capabilities belong in secondary_targets",
+		`{"primary_intent":"x","intent_confidence":1,"target_capability":"A_B","secondary_targets":[` + strings.Repeat(`{"capability":"A_B"},`, 8) + `{"capability":"A_B"}]}`: "secondary_targets: 9 entries: want at most 8",
+		`{"primary_intent":"x","intent_confidence":1,"resume":"later"}`:                                                                                                       "resume: want retry, continue, stop or prefer",
+		`{"primary_intent":"x","intent_confidence":1,"inputs":` + strings.Repeat(`{"a":`, 2000) + "1" + strings.Repeat("}", 2001):                                             "inputs: want an object",
 	} {
 		if i, broken := DecodeIntent(answer); broken == nil || broken.Error() != want {
 			t.Errorf("%.80s: got %+v %v, want %s", answer, i, broken, want)
@@ -73,6 +77,23 @@ func TestCourses(t *testing.T) {
 	} {
 		if course, text := c.intent.Decide(0.7); course != c.course || text != c.text {
 			t.Errorf("%s: got %s %q, want %s %q", name, course, text, c.course, c.text)
+		}
+	}
+}
+
+// Models write marks around a name and its letters in another case. An agent that was named so was "not found" elsewhere.
+func TestDecoratedNames(t *testing.T) {
+	for written, want := range map[string]string{
+		"ANL_NPV": "ANL_NPV", " ANL_NPV\n": "ANL_NPV", "`ANL_NPV`": "ANL_NPV", `"ANL_NPV"`: "ANL_NPV", "'ANL_NPV'": "ANL_NPV", "**ANL_NPV**": "ANL_NPV",
+		"anl_npv": "ANL_NPV", "ANL-NPV": "ANL_NPV", "anl.npv": "ANL_NPV", "``": "", " ": "",
+	} {
+		text := string(quoted(written))
+		i, broken := DecodeIntent(`{"primary_intent":"x","intent_confidence":1,"target_agent":"\u0060ANL\u0060","target_capability":` + text + `,"secondary_targets":[{"agent":" \"DOC\" ","capability":` + text + `}]}`)
+		if broken != nil || i.Target.Capability != want || i.Target.Agent != "ANL" {
+			t.Errorf("%q: got %+v %v, want %s of ANL", written, i.Target, broken, want)
+		}
+		if want != "" && (len(i.Secondary) != 1 || i.Secondary[0].Capability != want || i.Secondary[0].Agent != "DOC") || want == "" && i.Secondary != nil {
+			t.Errorf("%q: got %+v, want %s of DOC", written, i.Secondary, want)
 		}
 	}
 }

@@ -34,6 +34,11 @@ var statusNames = []string{"", "SUCCESS", "PARTIAL", "ERROR", "TIMEOUT"}
 // String returns the name on the wire.
 func (s Status) String() string { return statusNames[min(int(s), len(statusNames)-1)] }
 
+// statusOf returns the status that an agent names in capitals or small letters, or 0.
+func statusOf(text string) Status {
+	return Status(max(slices.Index(statusNames, strings.ToUpper(strings.TrimSpace(text))), 0))
+}
+
 // Response is the envelope of a response.
 type Response struct {
 	ID           string
@@ -45,6 +50,7 @@ type Response struct {
 	Warnings     []string
 	Metadata     Metadata
 	Notes        []string // what DecodeResponse mended; not on the wire
+	ToolError    bool     // the answer was the error of a tool, word for word; not on the wire
 }
 
 // Metadata are further facts about a response; absent ones have the zero value.
@@ -186,8 +192,8 @@ func Invalid(id string, v *Violation) Response {
 var lenient = jsontext.Options(json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)))
 
 // DecodeResponse reads the answer of an agent to the request with an ID. The answer is an envelope,
-// alone or in a fenced block. An answer without the member status is the result itself, and one that is no JSON object is a
-// result with the member text. With a Violation the caller answers Invalid and keeps the original.
+// alone or in a fenced block. Another object is the result itself: see isEnvelope. An answer that is no JSON object is a
+// result with the member text, an empty one is PARTIAL, and the error of a tool is ERROR. With a Violation the caller answers Invalid and keeps the original.
 func DecodeResponse(answer, id string, levels Levels) (Response, *Violation) {
 	r := Response{ID: id}
 	if len(answer) > EnvelopeBytesMax {
@@ -195,8 +201,16 @@ func DecodeResponse(answer, id string, levels Levels) (Response, *Violation) {
 	}
 	text := fenced(answer)
 	members, err := membersOf([]byte(text), lenient)
-	isEnvelope := slices.ContainsFunc(members, func(m member) bool { return m.name == "status" || m.name == misroutedMember && len(members) == 1 })
 	switch {
+	case text == "": // after tool calls some models say nothing: what was done is not known here
+		r.Status, r.Confidence, r.Warnings = Partial, levels.Of(BrokenConfidence), []string{"the answer is empty"}
+		r.note("the answer is empty")
+		return r, nil
+	case err != nil && reasonOfTool(text) != 0: // a failure, whatever its agent took it for
+		reason := reasonOfTool(text)
+		r.Status, r.ErrorCode, r.ErrorMessage, r.ToolError = Failed, reason.Info().Code, actor.FitText(strings.ToValidUTF8(text, "\uFFFD"), toolErrorBytesMax), true
+		r.note("the answer is the error of a tool")
+		return r, r.Check()
 	case err != nil:
 		r.Status, r.Confidence = Success, levels.Of(TextConfidence)
 		if strings.HasPrefix(text, "{") {
@@ -205,7 +219,7 @@ func DecodeResponse(answer, id string, levels Levels) (Response, *Violation) {
 		r.Result = encodeMembers([]member{{"text", invariant.Must(json.Marshal(strings.ToValidUTF8(answer, "\uFFFD")))}})
 		r.note("the answer is no envelope: its text is the result")
 		return r, nil
-	case !isEnvelope:
+	case !isEnvelope(members, id):
 		r.Status, r.Confidence, r.Result = Success, levels.Of(TextConfidence), strictObject(jsontext.Value(text))
 		if c, ok := levels.readConfidence(lastOf(members, "confidence")); ok {
 			r.Confidence = c
@@ -217,6 +231,61 @@ func DecodeResponse(answer, id string, levels Levels) (Response, *Violation) {
 		return r, v
 	}
 	return r, r.Check()
+}
+
+// toolError begins what an agent with a model is told of a tool call that failed; the type of the reason follows.
+const (
+	toolError         = "error "
+	toolErrorBytesMax = 2 << 10 // of it in a response
+)
+
+// ToolErrorText returns what an agent with a model is told of a tool call that failed.
+func ToolErrorText(r *actor.Refusal) string {
+	return toolError + r.Reason.Info().Type + ": " + r.Error()
+}
+
+// IsToolError reports whether an answer is such a text, which an agent passes on.
+func IsToolError(answer string) bool { return reasonOfTool(answer) != 0 }
+
+// reasonOfTool returns the reason in such a text, which an agent passes on as its answer; 0 if it is another text.
+func reasonOfTool(text string) actor.Reason {
+	rest, ok := strings.CutPrefix(text, toolError)
+	if !ok {
+		return 0
+	}
+	kind, _, ok := strings.Cut(rest, ": ")
+	for _, reason := range actor.Reasons() {
+		if ok && reason.Info().Type == kind {
+			return reason
+		}
+	}
+	return 0
+}
+
+// responseMembers are the members of an envelope.
+var responseMembers = []string{"request_id", "status", "result_json", "confidence_level", "confidence", "error_code", "error_message", "warnings", "metadata", misroutedMember}
+
+// isEnvelope reports whether an object is a response to the request with an ID. A result of a capability may have a member
+// status too, such as that of an order. So a status alone makes no envelope: beside it stands what the contract requires,
+// which is a result or the ID of the request, or what it requires with that status. An object with no member that is not one
+// of an envelope is one also with less, unless it says success: a failure must not read as a result.
+func isEnvelope(members []member, id string) bool {
+	if len(members) == 1 && members[0].name == misroutedMember {
+		return true
+	}
+	has := func(name string) bool { return lastOf(members, name) != nil }
+	if !slices.ContainsFunc(members, func(m member) bool { return m.name == "status" }) {
+		return false
+	}
+	given, _ := textOf(lastOf(members, "request_id"))
+	if given == id || slices.ContainsFunc(members, func(m member) bool { return m.name == "result_json" }) {
+		return true
+	}
+	text, _ := textOf(lastOf(members, "status"))
+	status := statusOf(text)
+	explained := has("confidence_level") || has("error_code") || has("error_message")
+	foreign := slices.ContainsFunc(members, func(m member) bool { return !slices.Contains(responseMembers, m.name) })
+	return status != 0 && explained || !foreign && (explained || status > Success)
 }
 
 // fenced returns the JSON object in the first fenced block of a text, or the text.
@@ -257,7 +326,7 @@ func (r *Response) readEnvelope(members []member, levels Levels) *Violation {
 		return violation(OutputViolation, "request_id", "want that of the request, %s", r.ID)
 	}
 	status, _ := textOf(get("status"))
-	r.Status = Status(max(slices.Index(statusNames, strings.ToUpper(strings.TrimSpace(status))), 0))
+	r.Status = statusOf(status)
 	if v := r.readResult(get("result_json")); v != nil {
 		return v
 	}

@@ -411,3 +411,44 @@ func TestAgentAnswerHasNoCredential(t *testing.T) {
 		}
 	}
 }
+
+// An event state that names no state ends the answer with the event and the rule. What the agent sent before stays, and
+// nothing of the event is passed on. A member that is there twice has its last value.
+func TestStatesThatAreNone(t *testing.T) {
+	for name, c := range map[string]struct{ data, shown, want string }{
+		"null":                    {`{"state":null}`, "", "event 2, state: want a state of 1 to"},
+		"no member":               {`{"detail":{"n":1}}`, "", "event 2, state: want a state of 1 to"},
+		"an empty text":           {`{"state":"","detail":1}`, "", "event 2, state: want a state of 1 to"},
+		"a long text":             {`{"state":"` + strings.Repeat("x", 4096) + `"}`, "", "event 2, state: want a state of 1 to"},
+		"a number":                {`{"state":7}`, "", "event 2, state: "},
+		"an object":               {`{"state":{"name":"searching"}}`, "", "event 2, state: "},
+		"a list of events":        {`[{"state":"searching"}]`, "", "event 2, state: "},
+		"no JSON":                 {`searching`, "", "event 2, state: "},
+		"half of it":              {`{"state":"searching"`, "", "event 2, state: "},
+		"two values":              {`{"state":"a"}{"state":"b"}`, "", "event 2, state: "},
+		"a long detail":           {`{"state":"x","detail":"` + strings.Repeat("y", 8<<10) + `"}`, "", "event 2, state: detail of 8194 bytes exceeds the maximum of 4096"},
+		"twice":                   {`{"state":"a","state":"b"}`, "b ", ""},
+		"twice, the last is null": {`{"state":"a","state":null}`, "", "event 2, state: want a state of 1 to"},
+		"a detail twice":          {`{"state":"a","detail":1,"detail":2}`, "a 2", ""},
+		"a detail of null":        {`{"state":"a","detail":null}`, "a ", ""},
+	} {
+		d, f := upstream.NewAgentDecoder("agent helper", "run-1", nil, "text/event-stream")
+		if f != nil {
+			t.Fatal(f)
+		}
+		deltas, f := d.Decode([]byte("event: delta\ndata: {\"text\":\"so far\"}\n\nevent: state\ndata: " + c.data + "\n\nevent: delta\ndata: {\"text\":\", more\"}\n\nevent: done\ndata: {}\n\n"))
+		shown, text := "", "so far"
+		for _, delta := range deltas[1:] {
+			shown += delta.State + " " + delta.Detail + delta.Text
+		}
+		if c.want == "" {
+			c.shown, text = c.shown+" , more", "so far, more"
+		}
+		if shown != c.shown || d.Completion().Text != text || d.Done() != (c.want == "") {
+			t.Errorf("%s: shows %q, answers %q", name, shown, d.Completion().Text)
+		}
+		if (f == nil) != (c.want == "") || f != nil && (!strings.Contains(f.Refusal.Detail, c.want) || len(f.Refusal.Detail) > 1<<10) {
+			t.Errorf("%s: got %v, want %q", name, f, c.want)
+		}
+	}
+}

@@ -5,13 +5,17 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -175,4 +179,63 @@ func TestStateOfAServiceOverAKill(t *testing.T) {
 	if got := state("s-1"); got != kept || !strings.Contains(got, `"scout":{"state":"idle","version":3,`) {
 		t.Errorf("after the kill: %s, before %s", got, kept)
 	}
+}
+
+// An event that names no state ends each attempt of an answer, and a client is told the event and the rule. The state before
+// it stays, and nothing of the event is kept.
+func TestInvalidStateOfAService(t *testing.T) {
+	var attempts atomic.Int32
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/invoke" {
+			return // a poll of its health
+		}
+		var in struct {
+			Message struct {
+				Content string `json:"content"`
+			} `json:"input_message"`
+		}
+		if err := json.UnmarshalRead(r.Body, &in); err != nil {
+			t.Error(err)
+		}
+		attempts.Add(1)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprintf(w, "event: state\ndata: {\"state\":\"searching\",\"detail\":{\"pages\":1}}\n\nevent: state\ndata: %s\n\nevent: done\ndata: {}\n\n", in.Message.Content)
+	}))
+	defer service.Close()
+	s := startServer(t, filepath.Join(t.TempDir(), "data"))
+	var v jsontext.Value
+	if code, err := s.request("POST", "/v1/agents/register", `{"agent_id":"scout","endpoint":"`+service.URL+`"}`, "", &v); code != 201 || err != nil {
+		t.Fatal(code, err)
+	}
+	bad := []string{`{"state":null,"detail":{"half":1}}`, `{"state":""}`, `{}`, `searching`, `{"state":"` + strings.Repeat("x", 4096) + `"}`, `{"state":"x","detail":"` + strings.Repeat("half", 4096) + `"}`}
+	var all sync.WaitGroup
+	for i, data := range bad {
+		all.Go(func() {
+			body, _ := json.Marshal(map[string]string{"content": data, "session_id": fmt.Sprint("bad-", i)})
+			code, out, failed := s.post(string(body))
+			if failed != nil || code != 502 || !strings.Contains(out, `"code":"outcome_unknown"`) || !strings.Contains(out, "event 2, state: ") || len(out) > 2<<10 {
+				t.Errorf("%.40s: %d %s %v", data, code, out, failed)
+			}
+			var state jsontext.Value
+			if _, err := s.request("GET", fmt.Sprint("/v1/sessions/bad-", i, "/state"), "", "", &state); err != nil ||
+				!strings.Contains(string(state), `"scout":{"state":"searching","detail":{"pages":1},"version":1,`) || strings.Contains(string(state), "half") {
+				t.Errorf("%.40s: %s %v", data, state, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := attempts.Load(); int(n) != len(bad) {
+		t.Errorf("%d attempts of %d answers: what the agent did is not known", n, len(bad))
+	}
+}
+
+// post sends a message to the agent scout.
+func (s *server) post(body string) (code int, out string, err error) {
+	response, err := http.Post(s.url+"/v1/agents/scout/messages", "application/json", strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	b, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(b), err
 }
