@@ -152,8 +152,10 @@ func specOf(members []member) (Spec, error) {
 		}
 		if !f.allows(s.Kind) {
 			report(m, fmt.Sprintf("not allowed for an agent of kind %s; remove it", s.Kind))
-		} else if err := f.set(&s, m.value); err != nil {
-			report(m, err.Error())
+		} else {
+			for _, err := range mistakesOf(f.set(&s, m.value)) {
+				report(m, err.Error())
+			}
 		}
 	}
 	if len(problems) == 0 {

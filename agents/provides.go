@@ -64,14 +64,13 @@ func provides(s *Spec, v any) error {
 	if len(tables) > ProvidesMax {
 		return fmt.Errorf("%d entries, at most %d allowed", len(tables), ProvidesMax)
 	}
+	var wrong mistakes
 	for i, table := range tables {
 		one, err := readCapability(table)
-		if err != nil {
-			return fmt.Errorf("entry %d: %w", i+1, err)
-		}
+		wrong.add(err, "entry %d: %w", i+1)
 		s.Provides = append(s.Provides, one)
 	}
-	return nil
+	return wrong.err()
 }
 
 func readCapability(table jsontext.Value) (c Capability, err error) {

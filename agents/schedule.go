@@ -63,13 +63,18 @@ func schedule(s *Spec, v any) error {
 	if err := eachField(table.value, scheduleFields, one.set); err != nil {
 		return err
 	}
-	switch {
-	case one.Cron == "":
-		return errors.New(`cron: is missing; want minute, hour, day of the month, month and day of the week, like cron = "0 9 * * mon-fri"`)
-	case one.Text == "":
-		return errors.New("text: is missing; want the message for the agent")
-	case len(s.Schedules) == SchedulesMax:
-		return fmt.Errorf("more than %d schedules", SchedulesMax)
+	var wrong mistakes
+	if one.Cron == "" {
+		wrong = append(wrong, errors.New(`cron: is missing; want minute, hour, day of the month, month and day of the week, like cron = "0 9 * * mon-fri"`))
+	}
+	if one.Text == "" {
+		wrong = append(wrong, errors.New("text: is missing; want the message for the agent"))
+	}
+	if len(s.Schedules) == SchedulesMax {
+		wrong = append(wrong, fmt.Errorf("more than %d schedules", SchedulesMax))
+	}
+	if err := wrong.err(); err != nil {
+		return err
 	}
 	if one.Zone == "" {
 		one.Zone = "UTC"

@@ -169,8 +169,40 @@ func (s *Spec) WorkflowWarnings(known []string) (warnings []string) {
 	return warnings
 }
 
-// eachField calls set for each field of a JSON object whose value is not null. The error names the field.
+// mistakes are all errors of a value that has several. As one error it is the first.
+type mistakes []error
+
+// Error implements error.
+func (m mistakes) Error() string { return m[0].Error() }
+
+// add adds an error, or all that it consists of, if it is not nil; the format begins each, and %w is the error.
+func (m *mistakes) add(err error, format string, args ...any) {
+	for _, e := range mistakesOf(err) {
+		*m = append(*m, fmt.Errorf(format, append(slices.Clone(args), e)...))
+	}
+}
+
+// err returns the errors as one, or nil if there are none.
+func (m mistakes) err() error {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+// mistakesOf returns the errors of which an error consists.
+func mistakesOf(err error) []error {
+	if all, ok := errors.AsType[mistakes](err); ok {
+		return all
+	} else if err != nil {
+		return []error{err}
+	}
+	return nil
+}
+
+// eachField calls set for each field of a JSON object whose value is not null. The errors name the fields.
 func eachField(object jsontext.Value, known []string, set func(name string, v jsontext.Value) error) error {
+	var wrong mistakes
 	d := jsontext.NewDecoder(strings.NewReader(string(object)))
 	if d.PeekKind() != '{' {
 		return fmt.Errorf("want a table with %s", strings.Join(known, ", "))
@@ -190,17 +222,17 @@ func eachField(object jsontext.Value, known []string, set func(name string, v js
 			return err
 		case !slices.Contains(known, name):
 			if near := nearest.Of(name, known); near != "" {
-				return fmt.Errorf("%.80s: is unknown; did you mean %s?", name, near)
+				wrong = append(wrong, fmt.Errorf("%.80s: is unknown; did you mean %s?", name, near))
+			} else {
+				wrong = append(wrong, fmt.Errorf("%.80s: is unknown; known fields: %s", name, strings.Join(known, ", ")))
 			}
-			return fmt.Errorf("%.80s: is unknown; known fields: %s", name, strings.Join(known, ", "))
+			continue
 		case v.Kind() == 'n':
 			continue
 		}
-		if err := set(name, v.Clone()); err != nil {
-			return fmt.Errorf("%.80s: %w", name, err)
-		}
+		wrong.add(set(name, v.Clone()), "%.80s: %w", name)
 	}
-	return nil
+	return wrong.err()
 }
 
 func (w *Workflow) set(field string, v jsontext.Value) error {
@@ -223,14 +255,13 @@ func (w *Workflow) set(field string, v jsontext.Value) error {
 	if n := len(items); n > contract.ComponentsMax {
 		return fmt.Errorf("%d steps, at most %d allowed", n, contract.ComponentsMax)
 	}
+	var wrong mistakes
 	for i, item := range items {
 		var s Step
-		if err := eachField(item, stepFields, s.set); err != nil {
-			return fmt.Errorf("step %d: %w", i+1, err)
-		}
+		wrong.add(eachField(item, stepFields, s.set), "step %d: %w", i+1)
 		w.Steps = append(w.Steps, s)
 	}
-	return nil
+	return wrong.err()
 }
 
 func (s *Step) set(field string, v jsontext.Value) (err error) {
@@ -286,20 +317,19 @@ func readLines(to *map[string]string, v jsontext.Value) error {
 	return nil
 }
 
-// check completes the steps of a workflow. It returns the first problem.
+// check completes the steps of a workflow.
 func (w *Workflow) check(name string) error {
-	switch {
-	case w.Description == "":
-		return errors.New("description: is missing; want a sentence that says when the workflow is wanted")
-	case len(w.Steps) == 0:
-		return fmt.Errorf("steps: is empty; add a table [[workflow.%s.steps]] with the capability of the first step", name)
+	var wrong mistakes
+	if w.Description == "" {
+		wrong = append(wrong, errors.New("description: is missing; want a sentence that says when the workflow is wanted"))
+	}
+	if len(w.Steps) == 0 {
+		wrong = append(wrong, fmt.Errorf("steps: is empty; add a table [[workflow.%s.steps]] with the capability of the first step", name))
 	}
 	for i := range w.Steps {
-		if err := w.checkStep(i); err != nil {
-			return fmt.Errorf("steps: step %d: %w", i+1, err)
-		}
+		wrong.add(w.checkStep(i), "steps: step %d: %w", i+1)
 	}
-	return nil
+	return wrong.err()
 }
 
 func (w *Workflow) checkStep(i int) error {
