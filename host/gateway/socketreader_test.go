@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -155,6 +156,49 @@ func TestStrangersTakeNoPlacesOfStreams(t *testing.T) {
 		awaitBytes(t, "handshake", rawSocket(t, d), "101 Switching")
 	}
 	awaitBytes(t, "one too many of an address", rawSocket(t, d), "429")
+}
+
+// The console has no socket of its own: it asks for streams with its key. Handshakes at its pages, and requests of its streams
+// without a key, take no places of streams, nor of sockets without a hello.
+func TestConsoleWithoutKeyTakesNoPlaces(t *testing.T) {
+	d := startGatewayWith(t, Config{KeysRequired: true}, echoAgent("echo", actor.Journaled))
+	ask := func(path, accept string, upgrade bool) net.Conn {
+		c, err := net.Dial("tcp", d.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: %s\r\n", path, d.address, accept)
+		for i := 0; upgrade && i < len(handshake); i += 2 {
+			fmt.Fprintf(c, "%s: %s\r\n", handshake[i], handshake[i+1])
+		}
+		fmt.Fprint(c, "\r\n")
+		return c
+	}
+	run := actor.NewCallID(1, 2, 3).String()
+	for range 8 {
+		for _, page := range []string{"/console", "/chat", "/docs", "/"} {
+			if got := readHead(t, ask(page, "text/html", true)); strings.Contains(got, "101 Switching") {
+				t.Errorf("%s: %s", page, got)
+			}
+		}
+		for _, stream := range []string{"/v1/runs/" + run + "/events", "/v1/runs/" + run + "/events?tree=1", "/v1/sessions/s/events", "/v1/runs/" + run + "/events?wait_ms=30000"} {
+			awaitBytes(t, stream, ask(stream, "text/event-stream", false), "401 Unauthorized")
+		}
+	}
+	if streams, strangers := d.server.streams.Taken(), d.server.strangers.Taken(); streams != 0 || strangers != 0 {
+		t.Errorf("%d places of streams and %d of strangers are taken", streams, strangers)
+	}
+}
+
+func readHead(t *testing.T, c net.Conn) string {
+	t.Helper()
+	head, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil {
+		t.Error(err)
+	}
+	return head
 }
 
 // A socket whose client became known is a stranger no longer.

@@ -116,6 +116,55 @@ func TestResponseIsDiscardedWithSession(t *testing.T) {
 	}
 }
 
+// The session of a callee is deleted. While its run is open it is kept; later its asker has the response in its own session
+// all the same, and a call into a deleted session fails at once.
+func TestSessionOfCalleeIsDeleted(t *testing.T) {
+	a := startAnalyst(t)
+	if status, _, body := a.do("POST", "/v1/agents", `{"name":"asker","tools":["agent_call","agent_poll"]}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	ask := func() {
+		t.Helper()
+		const ask = `use agent_call {"agent":"analyst/s-8","skill":"look"}`
+		if status, _, body := a.do("POST", "/v1/agents/asker/messages", fmt.Sprintf(`{"content":%q,"session_id":"s-7"}`, ask)); status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	messages := func(want string) (all string) {
+		t.Helper()
+		for !strings.Contains(all, want) {
+			_, _, all = a.do("GET", "/v1/sessions/s-7/messages", "")
+		}
+		return all
+	}
+	ask()
+	var sent struct {
+		Correlation string `json:"correlationId"`
+	}
+	if err := json.Unmarshal([]byte(<-a.got), &sent); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, body := a.do("DELETE", "/v1/sessions/s-8", ""); status != 409 {
+		t.Errorf("with an open run: %d %s", status, body)
+	}
+	a.answers <- `{"output":{"price":7}}`
+	messages(`\"price\":7`)
+	if status, _, body := a.do("DELETE", "/v1/sessions/s-8", ""); status != 204 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, _, body := a.do("GET", "/v1/tasks/"+sent.Correlation, ""); status != 404 { // its run was in the session
+		t.Errorf("after the deletion: %d %s", status, body)
+	}
+	poll := `use agent_poll {"taskId":"` + sent.Correlation + `"}`
+	if status, _, body := a.do("POST", "/v1/agents/asker/messages", fmt.Sprintf(`{"content":%q,"session_id":"s-7"}`, poll)); status != 200 || !strings.Contains(body, `\"price\":7`) {
+		t.Errorf("its asker polls: %d %s", status, body)
+	}
+	ask()
+	if all := messages(`\"code\":\"session_deleted\"`); strings.Count(all, `"origin":"delivered"`) != 2 {
+		t.Error(all)
+	}
+}
+
 // An agent is asked for a skill from outside as by another agent, and the response is that of the task.
 func TestSkillIsInvokedFromOutside(t *testing.T) {
 	a := startAnalyst(t)

@@ -20,6 +20,7 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -354,6 +355,66 @@ func TestScheduleBacksOff(t *testing.T) {
 	n.close()
 }
 
+// A time whose message was refused until the end of the node is sent once after the next start, and not again after others.
+// Until it is sent, the log and the list of each node say why not.
+func TestRefusedTimeOverRestarts(t *testing.T) {
+	data, now := filepath.Join(t.TempDir(), "data"), time.Now()
+	hold, calls, release := holding(t)
+	full := func(c *Config) { c.Limits.MaxPendingPerActor = 1 }
+	n := openScheduled(t, data, now, hold, full)
+	first := n.putScheduled(now, "say hello")
+	for i := range 2 { // one runs, and one waits
+		go func(n *Node) {
+			call := actor.Call{ID: n.NewCallID(), To: schedulingAlice.ID("helper", "beat"), Principal: "alice", Parts: actor.Text("use hold {}")}
+			_, _ = n.Invoke(context.Background(), command.Invoke{By: schedulingAlice, Call: call}, nil) // ends with the node
+		}(n.Node)
+		if i == 0 {
+			<-calls
+		}
+	}
+	for page, err := command.Find(t.Context(), n.Node, schedulingAlice, command.RunsQuery{Limit: 9}); len(page.Page.All) < 2; page, err = command.Find(t.Context(), n.Node, schedulingAlice, command.RunsQuery{Limit: 9}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.clock.nth(1) // for the first time
+	for start := range 3 {
+		n.clock.set(first.Add(time.Duration(start) * time.Minute))
+		if start > 0 {
+			<-calls
+		}
+		n.clock.nth(2 - min(start, 1)) // for the next attempt
+		one := n.list("alice")[0]
+		if one.Last.At != timeOf(first) || !strings.Contains(one.Last.Failure, "at most 1 allowed") || n.log.count() != 1 || n.sent() > 2 {
+			t.Errorf("start %d: %d messages, %d lines, %+v", start, n.sent(), n.log.count(), one)
+		}
+		if start < 2 {
+			n.close()
+			n = openScheduled(t, data, first.Add(time.Duration(start)*time.Minute+30*time.Second), hold, full)
+		}
+	}
+	release()
+	for open := 2; open > 0; {
+		page, err := command.Find(t.Context(), n.Node, schedulingAlice, command.RunsQuery{Limit: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = len(slices.DeleteFunc(page.Page.All, func(r runs.Summary) bool { return r.Status.Ended() }))
+	}
+	n.clock.set(first.Add(5 * time.Minute))
+	n.waitFor(first.Add(time.Hour))
+	if got := n.sent(); got != 3 {
+		t.Errorf("%d messages, want 3", got)
+	}
+	n.close()
+	n = openScheduled(t, data, first.Add(10*time.Minute), hold, full)
+	n.waitFor(first.Add(time.Hour))
+	if got := n.sent(); got != 3 || n.log.count() != 0 {
+		t.Errorf("after another start: %d messages, %d lines", got, n.log.count())
+	}
+	n.close()
+}
+
 // After the deletion of its session a schedule goes on in another one, also over restarts.
 func TestScheduleBeginsAnotherSession(t *testing.T) {
 	data, now := filepath.Join(t.TempDir(), "data"), time.Now()
@@ -414,6 +475,50 @@ func TestScheduleOfRevokedKeyPauses(t *testing.T) {
 		one := n.waitFor(first.Add(time.Duration(hour+2) * time.Hour))
 		if !strings.Contains(one.Paused, keys[0]) || one.Next != 0 || n.sent() != 1 || n.log.count() != 1 {
 			t.Errorf("without a key: %d messages, %d lines, %+v", n.sent(), n.log.count(), one)
+		}
+	}
+	n.close()
+}
+
+// The times that come while a schedule is paused count as those that pass while no node runs: the last of them is sent after a
+// start with a valid key, once, and each start without one logs that it is not.
+func TestPausedTimesOverRestarts(t *testing.T) {
+	data, now := filepath.Join(t.TempDir(), "data"), time.Now()
+	n := openScheduled(t, data, now)
+	registry := func(user, key, operation, body string) {
+		t.Helper()
+		call := actor.Call{ID: n.NewCallID(), To: agents.RegistryID, Operation: operation, Left: RegistryTimeout, Principal: user, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}}
+		if key != "" {
+			call.SetAuthority(key, 0)
+		}
+		if a, err := n.engine.Ask(t.Context(), call); err != nil || a.Reply.Refusal != nil {
+			t.Fatalf("%s: %v %v", body, err, a.Reply.Refusal)
+		}
+	}
+	create := func(id string) {
+		t.Helper()
+		registry(agents.Operator, "", agents.OpCreateKey, fmt.Sprintf(`{"key_id":%q,"name":"k","user":"alice","digest":"%s","scopes":["call","agents"]}`, id, strings.Repeat(id, 4)))
+	}
+	create("0123456789abcdef")
+	first := now.Truncate(time.Minute).Add(30 * time.Minute)
+	registry("alice", "0123456789abcdef", agents.OpPut, fmt.Sprintf(`{"name":"helper","schedule":{"beat":{"cron":"%d * * * *","text":"Look.","user":"alice"}}}`, first.UTC().Minute()))
+	n.waitFor(first)
+	registry(agents.Operator, "", agents.OpRevokeKey, `{"key_id":"0123456789abcdef"}`)
+	for hour := range 2 { // the second one in another node
+		n.clock.set(first.Add(time.Duration(hour) * time.Hour))
+		if one := n.waitFor(first.Add(time.Duration(hour+1) * time.Hour)); one.Paused == "" || n.sent() != 0 || n.log.count() != 1 {
+			t.Errorf("hour %d: %d messages, %d lines, %+v", hour, n.sent(), n.log.count(), one)
+		}
+		n.close()
+		n = openScheduled(t, data, first.Add(time.Duration(hour)*time.Hour+time.Minute))
+		n.waitFor(first.Add(time.Duration(hour+1) * time.Hour))
+	}
+	create("fedcba9876543210")
+	for range 2 { // the last time, and not again
+		n.close()
+		n = openScheduled(t, data, first.Add(time.Hour+10*time.Minute))
+		if one := n.waitFor(first.Add(2 * time.Hour)); one.Paused != "" || n.sent() != 1 || n.log.count() != 0 {
+			t.Errorf("with a key: %d messages, %d lines, %+v", n.sent(), n.log.count(), one)
 		}
 	}
 	n.close()
