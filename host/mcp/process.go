@@ -48,6 +48,8 @@ type process struct {
 	flow   flow
 	work   sync.WaitGroup
 	ending sync.Once
+	// release gives the place of the process back; stop calls it
+	release func()
 
 	mu       sync.Mutex
 	open     map[string]request // sent and not answered, by ID; at most openMax
@@ -57,7 +59,7 @@ type process struct {
 
 // startProcess starts the command of a configuration. The caller MUST stop it.
 func startProcess(c *Config, env func(string) (string, bool), grace time.Duration, log *slog.Logger) (*process, error) {
-	p := &process{cmd: exec.Command(c.Command, c.Args...), grace: grace, log: log, ended: make(chan struct{}), silent: make(chan struct{}), quiet: make(chan struct{}), open: map[string]request{}}
+	p := &process{cmd: exec.Command(c.Command, c.Args...), grace: grace, log: log, ended: make(chan struct{}), silent: make(chan struct{}), quiet: make(chan struct{}), release: func() {}, open: map[string]request{}}
 	p.cmd.Env = []string{} // nil means all variables
 	for _, name := range c.Env {
 		value, ok := env(name)
@@ -134,6 +136,7 @@ func (p *process) stop() {
 			timer.Stop()
 		}
 		p.work.Wait()
+		p.release()
 	})
 }
 

@@ -291,7 +291,7 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 	var err error
 	if s.config.URL != "" {
 		l.web, transport, err = newWeb(o, &s.config)
-	} else if l.process, err = startProcess(&s.config, o.Env, o.times.grace, s.log); err == nil {
+	} else if l.process, err = s.start(); err == nil {
 		transport = &sdk.IOTransport{Reader: l.process, Writer: l.process, MaxLineLength: messageBytesMax + 1}
 	}
 	if err != nil {
@@ -312,6 +312,21 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 	err = l.cause(err)
 	l.close()
 	return nil, err
+}
+
+// start starts the process of the server, if there is a place for it.
+func (s *server) start() (*process, error) {
+	release, err := s.set.options.Process()
+	if err != nil {
+		return nil, err
+	}
+	p, err := startProcess(&s.config, s.set.options.Env, s.set.options.times.grace, s.log)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	p.release = release
+	return p, nil
 }
 
 // close ends the calls first, because the SDK waits for them.

@@ -25,9 +25,11 @@ type Options struct {
 	Transport http.RoundTripper // of the egress; it decides which addresses are allowed
 	Auth      upstream.Bindings // addresses to which secrets may be sent
 	// looks up an environment variable; nil: os.LookupEnv
-	Env    func(name string) (value string, ok bool)
-	Logger *slog.Logger
-	times  times
+	Env func(name string) (value string, ok bool)
+	// Process takes a place before the start of a process, or refuses it; nil: all may start
+	Process func() (release func(), err error)
+	Logger  *slog.Logger
+	times   times
 }
 
 // Servers are the MCP servers of a node.
@@ -50,6 +52,9 @@ type Servers struct {
 func Open(o Options) (*Servers, error) {
 	if o.Env == nil {
 		o.Env = os.LookupEnv
+	}
+	if o.Process == nil {
+		o.Process = func() (func(), error) { return func() {}, nil }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -74,6 +79,16 @@ func Open(o Options) (*Servers, error) {
 		s.all = append(s.all, newServer(s, name, c, accepted))
 	}
 	return s, nil
+}
+
+// Processes returns the number of servers that are processes.
+func Processes(all map[string]Config) (count int) {
+	for _, c := range all {
+		if c.URL == "" {
+			count++
+		}
+	}
+	return count
 }
 
 // Start starts the servers. It calls publish with the tools of all servers after each change of

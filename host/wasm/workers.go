@@ -28,10 +28,13 @@ type Options struct {
 	// Command starts a worker, which calls Serve with its standard streams.
 	Command []string
 	Dir     string // folder of the modules, and of what is compiled from them; created when it is needed
-	// Max is the number of workers; 0: twice the number of processors, at least 4. Further calls wait.
+	// Max is the number of workers; 0: WorkersMax. Further calls wait.
 	Max    int
 	Logger *slog.Logger
 }
+
+// WorkersMax returns the usual number of workers: twice the number of processors, at least 4.
+func WorkersMax() int { return max(4, 2*goruntime.NumCPU()) }
 
 // Workers are the workers of a server. They are safe for concurrent use.
 type Workers struct {
@@ -62,7 +65,7 @@ var errClosed = errors.New("the server stops")
 // New returns workers, of which none runs. The caller MUST close them.
 func New(o Options) *Workers {
 	if o.Max == 0 {
-		o.Max = max(4, 2*goruntime.NumCPU())
+		o.Max = WorkersMax()
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -265,6 +268,21 @@ func (w *Workers) lockStart(ctx context.Context, key string) (release func(), er
 		leave()
 		return nil, ctx.Err()
 	}
+}
+
+// EndIdle ends all idle workers, because their descriptors are needed, and returns how many. The next calls start others.
+func (w *Workers) EndIdle() int {
+	w.mu.Lock()
+	ended := w.idle
+	w.idle = nil
+	for _, p := range ended {
+		delete(w.running, p)
+	}
+	w.mu.Unlock()
+	for _, p := range ended {
+		p.kill()
+	}
+	return len(ended)
 }
 
 // endIdle ends workers that had no call for idleMax.

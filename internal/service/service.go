@@ -78,15 +78,20 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	s := &Service{Keys: new(gateway.Keys), log: log, scheme: schemeOf(c.Gateway)}
 	keys := &link.Keys{To: s.Keys}
 	c.Node.Backups, c.Node.Keys = backups, keys
-	if s.mcp, err = openMCP(&c, log); err != nil {
+	available, servers, workers := findDescriptors(log), mcp.Processes(c.MCP), 0
+	if len(c.WasmWorker) > 0 {
+		workers = wasm.WorkersMax()
+	}
+	available = available.withProcesses(servers + workers)
+	workers = min(workers, max(1, available.processes/2))
+	if s.mcp, err = openMCP(&c, available.processPlaces(workers), log); err != nil {
 		return nil, err
 	}
-	available := findDescriptors(log)
 	available.bound(&c.Gateway, &c.Node.Outbound)
 	c.Node.OpenFiles, c.Node.Descriptors = available.openFiles(), s.closeIdle
 	c.Node.Remote, c.Node.RemoteStats, c.Node.Offers = s.mcp.Tools(), s.mcpStats, s.mcpOffers
 	if len(c.WasmWorker) > 0 {
-		s.workers = wasm.New(wasm.Options{Command: c.WasmWorker, Dir: ModulesFolder(c.Node.Data), Logger: log})
+		s.workers = wasm.New(wasm.Options{Command: c.WasmWorker, Dir: ModulesFolder(c.Node.Data), Max: workers, Logger: log})
 		c.Node.Outbound.Sandbox = s.workers
 	}
 	if s.Node, err = node.Open(c.Node, log); err != nil {
@@ -105,8 +110,13 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	return s, nil
 }
 
-// closeIdle closes idle connections of clients, because the store needs their descriptors.
+// closeIdle closes idle connections of clients, and ends idle workers, because the store needs their descriptors.
 func (s *Service) closeIdle() {
+	if s.workers != nil {
+		if n := s.workers.EndIdle(); n > 0 {
+			s.log.Warn("no descriptor is left for a file of the store: idle workers of modules were ended", "workers", n)
+		}
+	}
 	g := s.accepting.Load()
 	if g == nil {
 		return
@@ -126,13 +136,13 @@ func schemeOf(c gateway.Config) string {
 
 // openMCP reads the lists of the MCP servers. Requests to them are subject to the same rules as
 // those to tools.
-func openMCP(c *Config, log *slog.Logger) (*mcp.Servers, error) {
+func openMCP(c *Config, places *processes, log *slog.Logger) (*mcp.Servers, error) {
 	transport, err := outbound.NewTransport(c.Node.Outbound)
 	if err != nil {
 		return nil, err
 	}
 	return mcp.Open(mcp.Options{Servers: c.MCP, Dir: MCPFolder(c.Node.Data), Transport: transport, Auth: c.Node.Outbound.Auth,
-		Env: c.Node.Outbound.Env, Logger: log})
+		Env: c.Node.Outbound.Env, Process: places.take, Logger: log})
 }
 
 func (s *Service) mcpStats() (all []command.MCPStats) {
