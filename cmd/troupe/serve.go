@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -239,6 +240,7 @@ type nodeServer struct {
 	*service.Service
 	url      string            // with the role orchestrator: the address of the link
 	cluster  *postgres.Cluster // nil: none
+	folder   io.Closer         // lock of the data folder of a store in a database; nil: the store has its own
 	served   chan error        // results of serving the listener and the socket
 	endWatch func()            // ends the watch of agent files and waits for it; nil if there is none
 }
@@ -276,6 +278,10 @@ func (n *nodeServer) stop(grace time.Duration) error {
 	if n.cluster != nil && err == nil { // the log is closed, so another may take it at once
 		err = n.cluster.Close()
 		n.cluster = nil
+	}
+	if n.folder != nil {
+		err = errors.Join(err, n.folder.Close())
+		n.folder = nil
 	}
 	return err
 }
@@ -330,6 +336,15 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if c.Cluster != "" && config.Record.On() { // before it stands by
 		return nil, node.ErrClusterPrompts
 	}
+	folder, err := c.lockFolder()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if n == nil && folder != nil {
+			err = errors.Join(err, folder.Close())
+		}
+	}()
 	cluster, err := c.join(log)
 	if err != nil {
 		return nil, err
@@ -355,8 +370,8 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	case err != nil:
 		return nil, storeError(c.Data, err, "")
 	}
-	opened := &nodeServer{Service: base, cluster: cluster, served: make(chan error, 3)}
-	n = opened
+	opened := &nodeServer{Service: base, cluster: cluster, folder: folder, served: make(chan error, 3)}
+	n, folder = opened, nil // which stop closes
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, opened.stop(0))
@@ -415,6 +430,19 @@ func (c *ServeCmd) ownerFlags() []string {
 		flags = append(flags, "--node", shellQuote(c.Node))
 	}
 	return flags
+}
+
+// lockFolder locks the data folder of a store in a database, before a process stands by in a cluster. A store in the folder
+// has a lock of its own: nil.
+func (c *ServeCmd) lockFolder() (io.Closer, error) {
+	if c.Store == "" {
+		return nil, nil
+	}
+	lock, err := disk.LockFolder(c.Data)
+	if errors.As(err, new(disk.InUseError)) {
+		return nil, fmt.Errorf("%w: stop that process, or choose another --data; each process of a cluster has its own", err)
+	}
+	return lock, err
 }
 
 // inUseError adds to the error of a locked data folder the URL of the server that

@@ -241,3 +241,30 @@ func TestCrashDuringCreationIsRecoverable(t *testing.T) {
 		mustClose(t, d)
 	}
 }
+
+// A folder whose store is elsewhere is locked like one with a store. Its lock keeps a store in it from being opened.
+func TestLockedFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "data")
+	lock, err := LockFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := LockFolder(dir); !errors.As(err, new(InUseError)) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("a second lock: %v", err)
+		}
+	}
+	if _, err := Open(dir, "n1", Options{WriteBuffer: 1 << 20}); !errors.As(err, new(InUseError)) {
+		t.Errorf("a store in the folder: %v", err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := LockFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}

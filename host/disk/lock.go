@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -37,6 +38,19 @@ type fileLock struct {
 var locks struct {
 	sync.Mutex
 	held []fileLock
+}
+
+// LockFolder locks a data folder whose store is elsewhere, and creates the folder. Nothing else keeps a second server from
+// its socket, its secrets and its lists. The caller closes the lock; the end of the process releases it too.
+func LockFolder(dir string) (io.Closer, error) {
+	if err := realFS.MkdirAll(dir, dirMode); err != nil {
+		return nil, err
+	}
+	lock, err := realFS.Lock(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil, fmt.Errorf("folder %s: %w", dir, err)
+	}
+	return lock, nil
 }
 
 // lockRegular locks a regular file, as Pebble does, but neither creates nor truncates it, and
