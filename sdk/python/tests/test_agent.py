@@ -99,6 +99,33 @@ def test_agent_call_comes_back(troupe_server: TroupeServer) -> None:
     assert heard == [troupe.Outcome(asked.text, "completed", ["look", {"n": 1}, 30000], 0.9), None]
 
 
+def test_parts_of_agent_call_are_switched(troupe_server: TroupeServer) -> None:
+    requests: list[dict[str, Any]] = []
+    asked = threading.Semaphore(0)
+
+    @agent("worker")
+    def worker(turn: Turn) -> str:
+        requests.append(json.loads(turn.message))
+        asked.release()
+        return "done"
+
+    def ask(turn: Turn) -> str:
+        return turn.agent_call("worker", turn.message) if turn.outcome is None else "heard"
+
+    whole = agent("whole")(ask)
+    bare = agent("bare", agent_call={"correlation": False, "return_to": False, "timeouts": False})(ask)
+    with worker.start(troupe_server.url), whole.start(troupe_server.url), bare.start(troupe_server.url):
+        client = troupe_server.client
+        for name, sent in (("whole", {"correlationId", "returnTo", "timeout"}), ("bare", set[str]())):
+            client.call(name, name)
+            assert asked.acquire(timeout=30)
+            assert requests[-1]["skill"] == name
+            assert requests[-1].keys() & {"correlationId", "returnTo", "timeout"} == sent, name
+    with pytest.raises(troupe.Refusal) as e, agent("wrong", agent_call={"chanel": True})(ask).start(troupe_server.url):
+        pass
+    assert "did you mean agent_call.channel?" in str(e.value)
+
+
 def test_capability_of_an_orchestrator(troupe_server: TroupeServer) -> None:
     schema = {"type": "object", "required": ["npv"], "properties": {"npv": {"type": "number"}}}
 
