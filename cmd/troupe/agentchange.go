@@ -162,7 +162,7 @@ func (a OwnerFlags) deleteFromRegistry(s streams, path, operation string, input 
 func (a OwnerFlags) changeRegistry(s streams, method, path string, body []byte, operation string, input []byte) (answer []byte, err error) {
 	at, ok := a.ownerClient(a.Data)
 	if !ok && a.Data != "" {
-		folder, err := openKeys(a, false)
+		folder, err := openKeys(a, nil)
 		if err != nil {
 			return nil, storeError(a.Data, err, insteadOfData)
 		}

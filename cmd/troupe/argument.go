@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -18,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/service"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // readArgument returns the text of an argument: - reads standard input, @FILE a file,
@@ -81,8 +83,55 @@ const (
 	candidatesShown = 5
 )
 
+// treesMax is the maximum number of trees in which a beginning is looked up that is that of no root.
+const treesMax = 50
+
+// prefixTimes returns the times at which runs with that beginning of an ID can have begun, in ms.
+func prefixTimes(prefix string) (first, last uint64) {
+	digits := strings.ReplaceAll(prefix, "-", "")
+	digits = digits[:min(len(digits), 12)]
+	first, _ = strconv.ParseUint(digits+strings.Repeat("0", 12-len(digits)), 16, 64)
+	last, _ = strconv.ParseUint(digits+strings.Repeat("f", 12-len(digits)), 16, 64)
+	return first, last
+}
+
+// calledRuns returns the runs with a beginning that other runs called, in the newest trees that were open at that time.
+func calledRuns(from source, prefix string, roots []runView) (found []runView, err error) {
+	first, last := prefixTimes(prefix)
+	read := 0
+	for i := range roots {
+		began, _ := runs.ParseTime(roots[i].Created)
+		ended, endErr := runs.ParseTime(roots[i].Ended)
+		if read == treesMax || uint64(began)/1e6 > last || endErr == nil && uint64(ended)/1e6 < first {
+			continue
+		}
+		read++
+		page, err := runsPage(from, url.Values{"limit": {strconv.Itoa(prefixRunsMax)}, "root_run_id": {roots[i].Run}})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range page {
+			if r.Run != roots[i].Run && strings.HasPrefix(r.Run, prefix) {
+				found = append(found, r)
+			}
+		}
+	}
+	return found, nil
+}
+
+func runsPage(from source, q url.Values) ([]runView, error) {
+	body, err := from.runs(q)
+	if err != nil {
+		return nil, err
+	}
+	var in struct {
+		Runs []runView `json:"runs"`
+	}
+	return in.Runs, json.Unmarshal(body, &in)
+}
+
 // resolveRun returns the run that an argument names, by its ID or by a beginning that
-// only one of the newest runs has.
+// only one of the newest runs has, or else only one of those that they called.
 func resolveRun(from source, text, list string) (actor.CallID, error) {
 	id, err := actor.ParseCallID(text)
 	if err == nil {
@@ -91,28 +140,27 @@ func resolveRun(from source, text, list string) (actor.CallID, error) {
 	if !runPrefix.MatchString(text) {
 		return id, fmt.Errorf("%w, or at least its first four characters (see: %s)", err, list)
 	}
-	body, err := from.runs(url.Values{"limit": {strconv.Itoa(prefixRunsMax)}})
+	prefix := strings.ToLower(text)
+	roots, err := runsPage(from, url.Values{"limit": {strconv.Itoa(prefixRunsMax)}})
 	if err != nil {
 		return id, err
 	}
-	var in struct {
-		Runs []runView `json:"runs"`
-	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return id, err
+	matches := slices.DeleteFunc(slices.Clone(roots), func(r runView) bool { return !strings.HasPrefix(r.Run, prefix) })
+	if len(matches) == 0 {
+		if matches, err = calledRuns(from, prefix, roots); err != nil {
+			return id, err
+		}
 	}
 	var found []string
-	for _, r := range in.Runs {
-		if strings.HasPrefix(r.Run, strings.ToLower(text)) {
-			found = append(found, "  "+r.Run+"  "+localTime(r.Created)+"  "+r.Actor)
-			if len(found) == 1 {
-				id, err = actor.ParseCallID(r.Run)
-			}
+	for _, r := range matches {
+		found = append(found, "  "+r.Run+"  "+localTime(r.Created)+"  "+r.Actor)
+		if len(found) == 1 {
+			id, err = actor.ParseCallID(r.Run)
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return id, fmt.Errorf("none of the newest %d runs begins with %s; write the whole ID (see: %s)", prefixRunsMax, text, list)
+		return id, fmt.Errorf("none of the newest %d runs begins with %s, nor does a run that they called; write the whole ID (see: %s)", prefixRunsMax, text, list)
 	case len(found) > 1:
 		more := ""
 		if n := len(found) - candidatesShown; n > 0 {

@@ -95,6 +95,26 @@ Examples:
   TROUPE_KEY=$(troupe keys create --data data) troupe runs list`
 }
 
+// createsStore refuses a new store where an ingress runs: the keys are those of the orchestrator, and nothing would use the
+// store. It warns if a server is at the address of the other commands: that one uses another store.
+func (c *KeysCreateCmd) createsStore(s streams) error {
+	if os.Getenv("TROUPE_ROLE") != roleIngress {
+		c.warnUnused(s)
+		return nil
+	}
+	return fmt.Errorf("%s has no store, and this is an ingress (TROUPE_ROLE): its keys are those of the orchestrator. Create the key there:\n  %s\nor through an ingress, with a key for admin:\n  %s", c.Data,
+		hint("keys create", nil, []string{"--data", "FOLDER-OF-THE-ORCHESTRATOR"}), hint("keys create", nil, []string{"--server", c.url()}))
+}
+
+func (c *KeysCreateCmd) warnUnused(s streams) {
+	to := client{server: c.url(), key: c.Key}
+	ctx, cancel := context.WithTimeout(context.Background(), keylessProbe)
+	defer cancel()
+	if _, _, err := to.do(ctx, http.MethodGet, "/healthz", nil); err == nil {
+		fmt.Fprintf(s.err, "warning: %s is a new store; the server at %s uses another one and does not know this key. To create one there:\n  %s\n", c.Data, c.url(), hint("keys create", nil, []string{"--server", c.url()}))
+	}
+}
+
 // Run executes the command.
 func (c *KeysCreateCmd) Run(s streams) error {
 	if c.Expires < 0 {
@@ -104,7 +124,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 	if c.Expires > 0 {
 		expires = actor.Time(time.Now().Add(c.Expires).UnixNano())
 	}
-	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.OwnerFlags, true) }, func(k keyStore) error {
+	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.OwnerFlags, func() error { return c.createsStore(s) }) }, func(k keyStore) error {
 		first := c.User != "" && hasNoUsers(k)
 		made, err := k.create(newKey{c.Name, c.User, c.ActAs, c.Scope, c.Agent, expires})
 		if err != nil {
@@ -226,7 +246,7 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 	if err := actor.CheckName(c.ID); err != nil {
 		return fmt.Errorf("key %w", err)
 	}
-	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.OwnerFlags, false) }, func(k keyStore) error {
+	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.OwnerFlags, nil) }, func(k keyStore) error {
 		warnings, err := k.revoke(c.ID)
 		if err != nil {
 			return err
@@ -344,13 +364,16 @@ type dataDirKeys struct {
 }
 
 // openKeys starts the node of a data folder to use its registry only. Open runs of agents are
-// left as they are: this node has no configuration with which they could continue. It creates
-// a store if create is set and the folder holds none.
-func openKeys(o OwnerFlags, create bool) (dataDirKeys, error) {
+// left as they are: this node has no configuration with which they could continue. If the folder holds no store, it creates
+// one unless create returns an error; nil: none.
+func openKeys(o OwnerFlags, create func() error) (dataDirKeys, error) {
 	if o.Store == "" {
 		d, err := disk.Open(o.Data, "", disk.Options{ReadOnly: true})
 		switch {
-		case errors.Is(err, disk.ErrNoStore) && create:
+		case errors.Is(err, disk.ErrNoStore) && create != nil:
+			if err := create(); err != nil {
+				return dataDirKeys{}, err
+			}
 		case err != nil:
 			return dataDirKeys{}, err
 		default:

@@ -67,6 +67,11 @@ func (c *RunsShowCmd) Run(s streams) error {
 		if err := c.printApprovals(s, from, &r, id); err != nil {
 			return err
 		}
+		if r.Error != nil || r.Outcome == actor.Partial.String() {
+			if err := printFailedCalls(s.out, from, id); err != nil {
+				return err
+			}
+		}
 		if c.Tree {
 			fmt.Fprintln(s.out)
 			return printTree(s.out, from, id)

@@ -42,7 +42,7 @@ Examples:
 
 // Run executes the command.
 func (c *RunsInspectCmd) Run(s streams) error {
-	from := SourceFlags{UserFlags: UserFlags{User: c.User}, Data: c.Data}
+	from := SourceFlags{UserFlags: UserFlags{User: c.User}, Data: c.Data, remedy: "stop it, or see what it shows of the run: troupe runs events " + shellQuote(c.ID) + " --server URL"}
 	if err := from.UserFlags.Validate(); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (c *RunsReplayCmd) swapped(s streams) error {
 		}
 		swaps = append(swaps, swap)
 	}
-	from := SourceFlags{UserFlags: c.UserFlags, Data: c.Data}
+	from := SourceFlags{UserFlags: c.UserFlags, Data: c.Data, remedy: "stop it, or read a copy: troupe backup NAME --data " + shellQuote(c.Data)}
 	return from.withSource(func(opened source) error {
 		id, err := resolveRun(opened, c.ID, from.hint("runs list", nil))
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 // SessionsCmd groups the commands about sessions.
 type SessionsCmd struct {
 	List   SessionsListCmd   `cmd:"" help:"List sessions, the last changed first."`
-	Show   SessionsShowCmd   `cmd:"" help:"Print the conversation of a session."`
+	Show   SessionsShowCmd   `cmd:"" help:"Print the conversation of a session, and what its agents share."`
 	Delete SessionsDeleteCmd `cmd:"" help:"Delete a session with all that it contains."`
 }
 
@@ -110,19 +110,20 @@ func (v *sessionView) agents() string {
 	return strings.Join(all, "; ")
 }
 
-// SessionsShowCmd prints the conversation of a session.
+// SessionsShowCmd prints the conversation of a session, and what its agents share.
 type SessionsShowCmd struct {
 	UserFlags
 	Session string `arg:"" help:"Session."`
 	Agent   string `help:"Agent whose conversation is printed, if the session has several."`
 	Limit   int    `default:"50" help:"Maximum number of messages, 1 to 200 (${default})."`
 	Before  string `help:"Only messages before the one with this message ID."`
+	State   bool   `help:"Print only what the agents share: notes, states, the steps of a workflow, and pending calls."`
 	JSON    bool   `help:"Print JSON."`
 }
 
 // Help returns the text shown below the flags.
 func (SessionsShowCmd) Help() string {
-	return "Examples:\n  troupe sessions show trip\n  troupe sessions show trip --agent planner --limit 10 --json"
+	return "The notes of its agents, their states, the steps of a workflow and the calls that are pending follow the conversation.\n\nExamples:\n  troupe sessions show trip\n  troupe sessions show trip --agent planner --limit 10 --json\n  troupe sessions show trip --state"
 }
 
 // messageView is the part of a message that is printed.
@@ -136,6 +137,9 @@ type messageView struct {
 func (c *SessionsShowCmd) Run(s streams) error {
 	if c.Limit < 1 || c.Limit > gateway.MessagesMax {
 		return fmt.Errorf("--limit: want 1 to %d, got %d", gateway.MessagesMax, c.Limit)
+	}
+	if c.State {
+		return c.onlyState(s)
 	}
 	q := url.Values{"limit": {strconv.Itoa(c.Limit)}}
 	if c.Agent != "" {
@@ -175,7 +179,28 @@ func (c *SessionsShowCmd) Run(s streams) error {
 		}
 		fmt.Fprintf(s.err, "no answer yet: %s\n", c.hint("runs show", []string{m.Run}))
 	}
-	return nil
+	if c.Before != "" {
+		return nil
+	}
+	return c.printState(s.out)
+}
+
+// onlyState prints what the agents share, without the conversation.
+func (c *SessionsShowCmd) onlyState(s streams) error {
+	if c.JSON {
+		body, err := c.client().get("/v1/sessions/" + url.PathEscape(c.Session) + "/state")
+		return printJSONOrError(s.out, body, err)
+	}
+	var text strings.Builder
+	if err := c.printState(&text); err != nil {
+		return err
+	}
+	if text.Len() == 0 {
+		_, err := fmt.Fprintln(s.err, "the agents of the session share nothing, and no call is pending")
+		return err
+	}
+	_, err := io.WriteString(s.out, text.String())
+	return err
 }
 
 func (m *messageView) print(out io.Writer) error {

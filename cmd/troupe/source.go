@@ -94,6 +94,8 @@ type SourceFlags struct {
 	Data    string `type:"existingdir" xor:"store" help:"Read this data folder instead; no server may be using it."`
 	Store   string `xor:"store" placeholder:"URL" help:"Read the store in this PostgreSQL database instead; no server may be using it."`
 	Damaged bool   `help:"With --data: read the intact part of a damaged folder."`
+
+	remedy string // for a folder that a server uses; "": insteadOfData
 }
 
 // source returns the runs of a server or a data folder as JSON.
@@ -120,7 +122,9 @@ func (s SourceFlags) open() (source, error) {
 	view := node.View{Tenant: cmp.Or(s.namespace(), actor.DefaultTenant), Registry: true}
 	if s.Store != "" { // whose prompts are in the data folder of its server
 		p, err := postgres.Open(s.Store, "", postgres.Options{ReadOnly: true, Idle: true})
-		if err != nil {
+		if inUse, ok := errors.AsType[postgres.InUseError](err); ok {
+			return nil, fmt.Errorf("--store: the store is in use by %s: ask its server instead, with --server URL in place of --store", inUse.Owner)
+		} else if err != nil {
 			return nil, fmt.Errorf("--store: %w", err)
 		}
 		view.Log = p
@@ -128,7 +132,7 @@ func (s SourceFlags) open() (source, error) {
 	}
 	d, err := disk.Open(s.Data, "", disk.Options{ReadOnly: true, Damaged: s.Damaged})
 	if err != nil {
-		return nil, storeError(s.Data, err, insteadOfData)
+		return nil, storeError(s.Data, err, cmp.Or(s.remedy, insteadOfData))
 	}
 	view.Log = d
 	return closedStore{d, view, s.Data}, nil
