@@ -55,6 +55,19 @@ func (e *Entry) NotedEvents() (noted []runs.Event) {
 // each, in order, until it returns false. Their texts may be incomplete: Events has them. Those of deleted
 // sessions, and batches that were cut, are left out.
 func (r Rows) EachNoted(node actor.NodeID, first, last uint64, each func(batch uint64, of actor.ID, e *runs.Event) bool) error {
+	return r.EachEntry(node, first, last, func(batch uint64, e *Entry) bool {
+		for _, ev := range e.NotedEvents() {
+			if !each(batch, e.Actor, &ev) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// EachEntry passes the entries of the batches from first to last of a node's log to the callback each, in order,
+// until it returns false. Those of deleted sessions, and batches that were cut, are left out.
+func (r Rows) EachEntry(node actor.NodeID, first, last uint64, each func(batch uint64, e *Entry) bool) error {
 	origin, err := Origin(r.KV, node)
 	if err != nil {
 		return err
@@ -75,10 +88,8 @@ func (r Rows) EachNoted(node actor.NodeID, first, last uint64, each func(batch u
 			}
 			if err == nil {
 				err = unpackEntries(content, noBlob, func(e Entry) error {
-					for _, ev := range e.NotedEvents() {
-						if !each(b.no, e.Actor, &ev) {
-							return errStop
-						}
+					if !each(b.no, &e) {
+						return errStop
 					}
 					return nil
 				})

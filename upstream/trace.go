@@ -2,7 +2,13 @@
 
 package upstream
 
-import "strings"
+import (
+	"encoding/hex"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
 
 const tracestateBytesMax = 512
 
@@ -34,4 +40,32 @@ func validTraceparent(text string) bool {
 	}
 	zero := func(s string) bool { return strings.Trim(s, "0") == "" }
 	return parts[0] != "ff" && (parts[0] != "00" || len(parts) == 4) && !zero(parts[1]) && !zero(parts[2])
+}
+
+// TraceID returns the identifier of the trace of a call: that of its client, or of the root of its tree.
+func TraceID(call *actor.Call) string {
+	if parent, _, _ := strings.Cut(call.Trace, " "); validTraceparent(parent) {
+		return call.TraceID()
+	}
+	return hex.EncodeToString(call.Root[:])
+}
+
+// TraceIn returns the trace that a request of a call has within a span of this server, with the state of its client.
+func TraceIn(call *actor.Call, span runs.SpanID) string {
+	parent, state, _ := strings.Cut(call.Trace, " ")
+	trace := "00-" + TraceID(call) + "-" + hex.EncodeToString(span[:]) + "-01"
+	if validTraceparent(parent) && state != "" {
+		trace += " " + state
+	}
+	return trace
+}
+
+// ParentSpan returns the span in which a client has sent a call; false if it names none.
+func ParentSpan(trace string) (span runs.SpanID, ok bool) {
+	parent, _, _ := strings.Cut(trace, " ")
+	if !validTraceparent(parent) {
+		return span, false
+	}
+	_, err := hex.Decode(span[:], []byte(strings.Split(parent, "-")[2]))
+	return span, err == nil
 }

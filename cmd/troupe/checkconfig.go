@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/traces"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -71,6 +72,7 @@ func startProblems(path, agents string, config *configuration) (*ServeCmd, []str
 		report(err)
 	}
 	report(checkWebhooks(config.Webhooks, &egress))
+	report(checkTraces(&config.Traces, &egress))
 	return serve, problems
 }
 
@@ -82,6 +84,19 @@ func checkWebhooks(all []webhooks.Config, to *outbound.Config) error {
 	}
 	egress.Remedy = to.Remedy
 	return webhooks.Check(all, os.LookupEnv, egress)
+}
+
+// checkTraces returns an error for the first mistake in the collector of a configuration.
+func checkTraces(c *traces.Config, to *outbound.Config) error {
+	egress, err := upstream.NewEgress(to.Allow)
+	if err != nil {
+		return nil // reported already
+	}
+	egress.Remedy = to.Remedy
+	if err := c.Check(os.LookupEnv, egress); err != nil {
+		return fmt.Errorf("otel.%w", err)
+	}
+	return nil
 }
 
 // setFlag sets a flag to the value in a file, unless a variable of the environment sets it. In

@@ -20,6 +20,7 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/host/prompts"
+	"github.com/troupe-run/troupe/host/traces"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/internal/nearest"
 	"github.com/troupe-run/troupe/internal/service"
@@ -61,6 +62,9 @@ const configBytesMax = 1 << 20
 //	[record]
 //	prompts = "failed"
 //
+//	[otel]
+//	endpoint = "http://127.0.0.1:4318"
+//
 //	[[webhook]]
 //	name = "ops"
 //	url = "https://chat.example.com/hook"
@@ -80,6 +84,7 @@ type configuration struct {
 
 	Webhooks []webhooks.Config
 	Record   prompts.Config
+	Traces   traces.Config
 	Memory   bool // agents remember
 
 	AgentCall agentCallTable
@@ -123,7 +128,7 @@ func (path configFile) resolve(ctx *kong.Context) error {
 }
 
 // configTables are the tables of a configuration file.
-var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "chat", "memory", "policy", "policy_default", "record", "webhook"}
+var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "chat", "memory", "otel", "policy", "policy_default", "record", "webhook"}
 
 // chatFields are the fields of the table chat.
 var chatFields = []string{"agents", "default", "title", "tokens"}
@@ -210,6 +215,7 @@ func readConfig(path string) (configuration, error) {
 		} `toml:"memory"`
 		AgentCall agentCallTable `toml:"agent_call"`
 		Record    recordTable    `toml:"record"`
+		Traces    traces.Config  `toml:"otel"`
 	}
 	meta, err := toml.Decode(string(text), &tables)
 	if err != nil {
@@ -227,6 +233,8 @@ func readConfig(path string) (configuration, error) {
 			problems = append(problems, unknownField(path, key, agentCallFields))
 		case len(key) == 2 && key[0] == "record":
 			problems = append(problems, unknownField(path, key, prompts.Fields()))
+		case len(key) == 2 && key[0] == "otel":
+			problems = append(problems, unknownField(path, key, traces.Fields()))
 		case len(key) == 2 && key[0] == "webhook":
 			problems = append(problems, unknownField(path, key, webhooks.Fields()))
 		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
@@ -236,7 +244,7 @@ func readConfig(path string) (configuration, error) {
 			} else {
 				meant = ""
 			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [chat], [memory], [[policy]], [policy_default], [record] or [[webhook]] as tables", path, key, meant))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [chat], [memory], [otel], [[policy]], [policy_default], [record] or [[webhook]] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {
@@ -270,6 +278,8 @@ func readConfig(path string) (configuration, error) {
 	if c.Record, err = tables.Record.read(); err != nil {
 		problems = append(problems, fmt.Errorf("%s: record.%w", path, err))
 	}
+	delete(c.flags, "otel")
+	c.Traces = tables.Traces
 	delete(c.flags, "webhook")
 	c.Webhooks = tables.Webhooks
 	c.Models = tables.Models

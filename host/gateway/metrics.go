@@ -132,6 +132,8 @@ var (
 	webhookOldestDesc    = newDesc("webhook_oldest_seconds", "Age of the oldest event of them; 0 if there is none.", "webhook")
 	promptsDesc          = newDesc("prompts_recorded_total", "Requests to models by what became of their record: recorded, or dropped because there were too many at a time or the disk was full.", "outcome")
 	promptBytesDesc      = newDesc("prompts_recorded_bytes", "Bytes of recorded prompts.")
+	spansDesc            = newDesc("trace_spans_total", "Spans for the collector of [otel] by outcome: sent, or dropped because it did not take them in time or rejected them.", "outcome")
+	spansWaitingDesc     = newDesc("trace_spans_waiting", "Spans that wait to be sent; more may wait in the log.")
 	clusterMembersDesc   = newDesc("cluster_members", "Orchestrators with a lease, of which one serves. Absent without --cluster.")
 	clusterEpochDesc     = newDesc("cluster_epoch", "Number of the owner of the log; a takeover raises it.")
 	clusterLeaseDesc     = newDesc("cluster_lease_seconds", "Time left of the lease of the orchestrator that serves; 0: it waits for a renewal.")
@@ -145,7 +147,7 @@ const outstandingAgentsMax = 10
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
 		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc, routesDesc,
-		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc, promptsDesc, promptBytesDesc, clusterMembersDesc, clusterEpochDesc, clusterLeaseDesc} {
+		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc, promptsDesc, promptBytesDesc, spansDesc, spansWaitingDesc, clusterMembersDesc, clusterEpochDesc, clusterLeaseDesc} {
 		out <- d
 	}
 }
@@ -241,6 +243,11 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		put(promptsDesc, counter, float64(r.Recorded), "recorded")
 		put(promptsDesc, counter, float64(r.Dropped), "dropped")
 		put(promptBytesDesc, gauge, float64(r.Bytes))
+	}
+	if t := stats.Traces; t.On {
+		put(spansDesc, counter, float64(t.Sent), "sent")
+		put(spansDesc, counter, float64(t.Dropped), "dropped")
+		put(spansWaitingDesc, gauge, float64(t.Waiting))
 	}
 	if c := stats.Cluster; c.Members > 0 {
 		put(clusterMembersDesc, gauge, float64(c.Members))

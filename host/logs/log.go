@@ -45,8 +45,8 @@ type Log struct {
 	running   []gate // callbacks being run
 	releasing bool   // a goroutine runs callbacks
 	synced    store.Anchor
-	delayed   bool      // delayTimer is set
-	selected  *Selected // nil: nothing is selected
+	delayed   bool // delayTimer is set
+	selected  []*Selected
 	closed    bool
 
 	appended    chan struct{} // there may be a batch to write
@@ -276,7 +276,9 @@ func (l *Log) writeBatch(b *store.Batch) {
 	l.writer.Written(b.No)
 	l.mu.Unlock()
 	l.written.End = b.Mark()
-	l.selection().add(b)
+	for _, s := range l.selections() {
+		s.add(b)
+	}
 	for i := range b.Entries {
 		if c, ok := b.Entries[i].Record.(store.Cut); ok {
 			l.written.Origin = c.Upto
@@ -285,7 +287,7 @@ func (l *Log) writeBatch(b *store.Batch) {
 	l.unsynced <- l.written
 }
 
-func (l *Log) selection() *Selected {
+func (l *Log) selections() []*Selected {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.selected
@@ -312,7 +314,9 @@ func (l *Log) awaitSyncs() {
 		l.synced = ends
 		selected := l.selected
 		l.mu.Unlock()
-		selected.sync(ends.End.Batch)
+		for _, s := range selected {
+			s.sync(ends.End.Batch)
+		}
 		notify(l.appended)
 		notify(l.syncedMoved)
 		l.mu.Lock()

@@ -24,19 +24,17 @@ type Selected struct {
 }
 
 // Select returns the batches of the log with entries that a filter selects. It MUST be called before the first
-// Commit, at most once.
+// Commit.
 func (l *Log) Select(filter func(*store.Entry) bool) *Selected {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.selected = &Selected{filter: filter, from: l.synced.End.Batch, synced: l.synced.End.Batch}
-	return l.selected
+	s := &Selected{filter: filter, from: l.synced.End.Batch, synced: l.synced.End.Batch}
+	l.selected = append(l.selected, s)
+	return s
 }
 
 // add notes a batch before it is durable.
 func (s *Selected) add(b *store.Batch) {
-	if s == nil {
-		return
-	}
 	for i := range b.Entries {
 		if !s.filter(&b.Entries[i]) {
 			continue
@@ -53,9 +51,6 @@ func (s *Selected) add(b *store.Batch) {
 
 // sync notes that batches are durable, and notifies readers of selected ones.
 func (s *Selected) sync(upto uint64) {
-	if s == nil {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.synced

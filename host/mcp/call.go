@@ -14,6 +14,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/internal/shares"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -189,7 +190,11 @@ func (s *server) metaOf(ctx context.Context) sdk.Meta {
 // has as well, and if the configuration says so who asks.
 func (s *server) metaFor(call *engine.ToolCall) sdk.Meta {
 	meta := sdk.Meta{"troupe.run/tool_call_id": call.ID.String()}
-	if parent, state, _ := strings.Cut(call.Call.Trace, " "); parent != "" {
+	trace := call.Call.Trace
+	if s.config.Spans {
+		trace = upstream.TraceIn(&call.Call, runs.SpanOfAsk(call.ID.Run, call.ID.Step, call.ID.Index))
+	}
+	if parent, state, _ := strings.Cut(trace, " "); parent != "" {
 		meta["traceparent"] = parent
 		if state != "" {
 			meta["tracestate"] = state

@@ -36,6 +36,8 @@ type Config struct {
 	Concurrency    int    // calls at once; 0: 16. Further calls wait
 	Identity       string // how it is told who asks, one of tools.Identities: in _meta; "": it is not
 	Policy         string // decision about calls of its tools; "": the default of the deployment
+	// Spans means that a call names the span of this server in its trace, instead of that of the client.
+	Spans bool
 	// TrustAnnotations means that a tool which its server calls read-only or idempotent may be
 	// performed twice.
 	TrustAnnotations bool

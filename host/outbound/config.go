@@ -51,6 +51,8 @@ type Config struct {
 	// begins the record of a request to a model for a run. The function it returns gets the request once it has ended,
 	// which nothing waits for; nil: it is not recorded. nil: none is
 	Record func(owner actor.ID, run actor.CallID) (end func(*Recorded))
+	// requests name the spans of this server in their trace, instead of that of the client
+	Spans bool
 	// looks up an environment variable; nil: os.LookupEnv
 	Env func(name string) (value string, ok bool)
 	// receives one line per attempt at debug level; nil: no log

@@ -18,6 +18,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/shares"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -167,7 +168,7 @@ func (o *Outbound) model(ctx context.Context, op runtime.Model, onPiece func(act
 		prompt.Temperature = m.config.Temperature
 	}
 	endpoint := m.refusals.apply(m.endpoint)
-	endpoint.Trace = op.Call.Trace
+	endpoint.Trace = o.config.traceIn(&op.Call, runs.SpanOf(op.Call.ID))
 	order, refusal := endpoint.Exchange(prompt, o.deadline(ctx, op.Left), m.patience)
 	if refusal != nil {
 		return refusedAnswer(refusal)
@@ -186,6 +187,14 @@ func (o *Outbound) model(ctx context.Context, op runtime.Model, onPiece func(act
 	o.remember(m, outcome)
 	x.setOutcome(outcome)
 	return outcome.Answer()
+}
+
+// traceIn returns the trace of a request of a call: that of its client, or within a span of this server.
+func (c *Config) traceIn(call *actor.Call, span runs.SpanID) string {
+	if !c.Spans {
+		return call.Trace
+	}
+	return upstream.TraceIn(call, span)
 }
 
 func (o *Outbound) unknownModel(name string) *actor.Refusal {
@@ -234,6 +243,9 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 		token = upstream.Secret(o.config.Token(op.Call.ID, op.Attempt, op.Call.To))
 	}
 	invocation := upstream.InvocationOf(op.Name, &op.Call, token)
+	if o.config.Spans {
+		invocation.Trace = o.config.traceIn(&op.Call, runs.SpanOf(op.Call.ID))
+	}
 	if invocation.Messages, err = upstream.DecodeTranscript(op.Messages); err != nil {
 		return refusedAnswer(actor.Refuse(actor.Invalid, "agent %s: messages: %v", op.Name, err))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/shares"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
@@ -93,7 +94,7 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 		return refusedAnswer(refusal)
 	}
 	call := &op.Context.Call
-	input := upstream.ToolInput{Arguments: op.Input, Trace: call.Trace}
+	input := upstream.ToolInput{Arguments: op.Input, Trace: o.config.traceIn(call, runs.SpanOfAsk(id.Run, id.Step, id.Index))}
 	if d.Identity != "" {
 		who := upstream.IdentityOf(call)
 		input.Identity = &who

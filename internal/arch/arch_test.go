@@ -33,7 +33,7 @@ var (
 
 	below2 = slices.Concat(layer0, layer1)
 	below3 = slices.Concat(below2, layer2)
-	every  = slices.Concat(below3, []string{"sim", "host", "host/engine", "host/logs", "host/disk", "host/postgres", "host/gateway", "host/outbound", "host/devices", "host/mcp", "host/wasm", "host/webhooks", "host/prompts"})
+	every  = slices.Concat(below3, []string{"sim", "host", "host/engine", "host/logs", "host/disk", "host/postgres", "host/gateway", "host/outbound", "host/devices", "host/mcp", "host/wasm", "host/webhooks", "host/prompts", "host/traces"})
 	// host are the packages that host packages may import: all but the simulator and the specs.
 	host = slices.DeleteFunc(slices.Clone(every), func(r string) bool {
 		return r == "sim" || strings.HasPrefix(r, "specs")
@@ -94,6 +94,7 @@ var packages = map[string]pkg{
 	"host/devices":  {layer: 3, ours: host},
 	"host/webhooks": {layer: 3, ours: host},
 	"host/prompts":  {layer: 3, ours: host},
+	"host/traces":   {layer: 3, ours: host},
 	"host/mcp":      {layer: 3, ours: slices.Concat(host, []string{"internal/shares"}), theirs: []string{mcpSDK}},
 	"host/wasm":     {layer: 3, ours: slices.Concat(host, []string{"internal/shares"}), theirs: []string{"github.com/tetratelabs/wazero"}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.

@@ -30,6 +30,15 @@ type Stats struct {
 	Webhooks  []WebhookStats
 	Cluster   ClusterStats // zero: the node belongs to none
 	Prompts   PromptStats
+	Traces    TraceStats
+}
+
+// TraceStats holds the figures of the spans for a collector.
+type TraceStats struct {
+	On      bool // spans are sent
+	Sent    uint64
+	Dropped uint64
+	Waiting int
 }
 
 // PromptStats holds the figures of recorded prompts.

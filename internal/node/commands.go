@@ -16,6 +16,7 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/host/prompts"
+	"github.com/troupe-run/troupe/host/traces"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
@@ -45,6 +46,7 @@ type Commands struct {
 	circuits func() []outbound.CircuitStat // nil: the node has no external agents
 	webhooks func() []webhooks.Stats       // nil: the node has no webhooks
 	prompts  *prompts.Store                // nil: none are recorded
+	traces   func() traces.Stats           // nil: none are sent
 	database database
 
 	registry      registryCalls
@@ -298,6 +300,10 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		if c.prompts != nil {
 			p := c.prompts.Stats()
 			stats.Prompts = command.PromptStats{On: true, Recorded: p.Recorded, Dropped: p.Dropped, Bytes: p.Bytes}
+		}
+		if c.traces != nil {
+			t := c.traces()
+			stats.Traces = command.TraceStats{On: true, Sent: t.Sent, Dropped: t.Dropped, Waiting: t.Waiting}
 		}
 		stats.Approvals = c.approvalStats(ctx)
 		stats.Cluster = c.database.cluster()

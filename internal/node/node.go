@@ -24,6 +24,7 @@ import (
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/host/postgres"
 	"github.com/troupe-run/troupe/host/prompts"
+	"github.com/troupe-run/troupe/host/traces"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
@@ -77,6 +78,8 @@ type Config struct {
 	// hashes by the names of MCP servers; nil: none.
 	Webhooks []webhooks.Config
 	Offers   func() map[string]string
+	// Traces is the collector that gets the spans of runs; the zero value is none.
+	Traces traces.Config
 	// Record is what is recorded of requests to models; the zero value is nothing.
 	Record prompts.Config
 	// Memory switches on what agents remember. An agent uses it if its definition allows that as well.
@@ -120,6 +123,7 @@ type Node struct {
 	retained *retention
 	hooks    *webhooks.Webhooks // nil: none
 	prompts  *prompts.Store     // nil: none are recorded
+	traces   *traces.Traces     // nil: none are sent
 
 	closeOnce sync.Once
 	closeErr  error // result of Close
@@ -188,6 +192,9 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if n.hooks, err = openWebhooks(&c, n.store, n.log, ingress.ServerMark(n.secret), log); err != nil { // before the start makes records
 		return nil, err
 	}
+	if n.traces, err = openTraces(&c, n.store, n.log, ingress.ServerMark(n.secret), log); err != nil { // likewise
+		return nil, err
+	}
 	var clock *retentionClock
 	if c.Keep > 0 { // before the start makes records
 		clock = newRetentionClock(n.store, c.Data, actor.Time(time.Now().UnixNano()), log)
@@ -235,6 +242,10 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if n.hooks != nil {
 		n.Commands.webhooks = n.hooks.Stats
 		n.hooks.Start()
+	}
+	if n.traces != nil {
+		n.Commands.traces = n.traces.Stats
+		n.traces.Start()
 	}
 	return n, nil
 }
@@ -298,7 +309,7 @@ func (n *Node) Retain(ctx context.Context, now actor.Time) { n.retained.Retain(c
 // Purge removes deleted content from the files of the store at once.
 func (n *Node) Purge(ctx context.Context) error { return n.store.Purge(ctx) }
 
-// Close stops the retention, the webhooks, the cells, the egress, the recorder of prompts, the log, the disk and the
+// Close stops the retention, the webhooks, the traces, the cells, the egress, the recorder of prompts, the log, the disk and the
 // trace, in this order. Clients that still wait are refused, and so are later commands. Open runs stay in the log.
 func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
@@ -307,6 +318,7 @@ func (n *Node) Close(ctx context.Context) error {
 		if n.hooks != nil {
 			n.hooks.Close()
 		}
+		n.traces.Close()
 		err := n.engine.Close(ctx)
 		n.outbound.Close()
 		n.prompts.Close()

@@ -28,6 +28,7 @@ type storage interface {
 	OldBatches(node actor.NodeID, before actor.Time) (last uint64, err error)
 	Newest(node actor.NodeID) (actor.Time, error)
 	EachNoted(node actor.NodeID, first, last uint64, each func(batch uint64, of actor.ID, e *runs.Event) bool) error
+	EachEntry(node actor.NodeID, first, last uint64, each func(batch uint64, e *store.Entry) bool) error
 	PurgeOwed() bool
 	Purge(context.Context) error
 	Close() error

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -78,6 +79,14 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	s := &Service{Keys: new(gateway.Keys), log: log, scheme: schemeOf(c.Gateway)}
 	keys := &link.Keys{To: s.Keys}
 	c.Node.Backups, c.Node.Keys = backups, keys
+	c.Node.Outbound.Spans = c.Node.Traces.On()
+	if c.Node.Traces.On() {
+		c.MCP = maps.Clone(c.MCP)
+		for name, one := range c.MCP {
+			one.Spans = true
+			c.MCP[name] = one
+		}
+	}
 	available, servers, workers := findDescriptors(log), mcp.Processes(c.MCP), 0
 	if len(c.WasmWorker) > 0 {
 		workers = wasm.WorkersMax()

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traces
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+const (
+	// StaleAfter is the age at which a span that the collector does not take is dropped.
+	StaleAfter = time.Hour
+
+	pendingMax  = 2048 // spans in memory that wait to be sent
+	batchMax    = 256  // spans of a request
+	parentsMax  = 4096 // open runs whose client's span is remembered
+	itemsAtOnce = 64
+
+	collectEvery  = 500 * time.Millisecond // spans that end meanwhile share a request
+	backoffMin    = time.Second
+	backoffMax    = time.Minute
+	answerTimeout = 10 * time.Second
+	answerBytes   = 64 << 10
+	reportEvery   = time.Minute
+	saveEvery     = 2 * time.Second
+
+	positionBytesMax = 1 << 20
+)
+
+// Item is an entry of the log that begins or closes spans.
+type Item struct {
+	Batch uint64
+	Owner actor.ID
+	Run   actor.CallID
+	Trace string // of a root call that was accepted; else ""
+	Seq   uint64 // of the event that ends or interrupts the run; 0 of an accepted call
+}
+
+// Source is the log of a node.
+type Source interface {
+	// End returns the last batch of the log that was written before the start.
+	End() uint64
+	// Changed returns a channel that receives a value when there may be more items.
+	Changed() <-chan struct{}
+	// Items returns the items of batches after one, whole batches until there are at least room, and the batch up to
+	// which it has read.
+	Items(ctx context.Context, after uint64, room int) (all []Item, upto uint64, err error)
+	// Root returns the root of the tree of a run; false if the run is unknown.
+	Root(tenant string, run actor.CallID) (actor.CallID, bool, error)
+	// Events passes the events of a run up to one to a function. Those that were deleted or cut are missing.
+	Events(tenant string, run actor.CallID, upto uint64, each func(*runs.Event)) error
+}
+
+// Options are what Open needs.
+type Options struct {
+	Config
+	Path      string            // of the file
+	Service   string            // name of this server in spans
+	Transport http.RoundTripper // checks addresses; see outbound.NewTransport
+	Egress    upstream.Egress
+	Mark      string // of this server, in upstream.EgressHeader
+	Env       func(string) (string, bool)
+	Logger    *slog.Logger
+}
+
+// Stats are the figures.
+type Stats struct {
+	Sent    uint64
+	Dropped uint64
+	Waiting int
+}
+
+// Traces sends spans.
+type Traces struct {
+	Options
+	source  Source
+	target  target
+	cancel  context.CancelFunc
+	done    chan struct{}
+	changed <-chan struct{}
+
+	position position
+	read     uint64    // batch up to which the log was read
+	pending  []waiting // in the order of the log
+	dirty    bool
+	saved    time.Time
+	failing  error // of the last request; nil: it succeeded
+
+	mu    sync.Mutex
+	stats Stats
+}
+
+// waiting is a span that waits to be sent.
+type waiting struct {
+	batch uint64
+	traced
+}
+
+// position is the content of the file.
+type position struct {
+	Batch   uint64            `json:"batch"`   // up to which all is sent
+	Parents map[string]string `json:"parents"` // spans of clients by the root runs that began in them
+}
+
+// Open reads the file. A new one begins at the end of the log.
+func Open(o Options, source Source) (*Traces, error) {
+	t := &Traces{Options: o, source: source, done: make(chan struct{}), changed: source.Changed()}
+	var err error
+	if t.target, err = o.target(o.Env, o.Egress); err != nil {
+		return nil, fmt.Errorf("otel.%w", err)
+	}
+	b, err := disk.ReadFile(o.Path, positionBytesMax)
+	if err == nil {
+		err = json.Unmarshal(b, &t.position)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("position of traces: %s: %w; delete the file to continue at the end of the log, without the spans before", o.Path, err)
+	}
+	if end := source.End(); err != nil || t.position.Batch > end { // new, or the store is an older copy
+		t.position = position{Batch: end}
+		if err := t.save(); err != nil {
+			return nil, fmt.Errorf("position of traces: %w", err)
+		}
+	}
+	if t.position.Parents == nil {
+		t.position.Parents = map[string]string{}
+	}
+	t.read = t.position.Batch
+	return t, nil
+}
+
+// Start begins to send.
+func (t *Traces) Start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.cancel = cancel
+	go t.run(ctx)
+}
+
+// Close ends the work. Spans that were not sent are sent after the next start.
+func (t *Traces) Close() {
+	if t == nil || t.cancel == nil {
+		return
+	}
+	t.cancel()
+	<-t.done
+}
+
+// Stats returns the figures.
+func (t *Traces) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stats
+}
+
+func (t *Traces) count(change func(*Stats)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	change(&t.stats)
+}
+
+func (t *Traces) run(ctx context.Context) {
+	defer close(t.done)
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	report := time.NewTicker(reportEvery)
+	defer report.Stop()
+	backoff, reported := time.Duration(0), uint64(0)
+	var retry time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			if err := t.save(); err != nil {
+				t.Logger.Error("the position of traces cannot be written: after a restart spans are sent again", "error", err.Error())
+			}
+			return
+		case <-report.C:
+			if lost := t.Stats().Dropped; lost > reported || t.failing != nil {
+				reason := "the collector has rejected them"
+				if t.failing != nil {
+					reason = t.failing.Error()
+				}
+				t.Logger.Warn("spans are not sent", "dropped", lost-reported, "waiting", len(t.pending), "error", reason)
+				reported = lost
+			}
+			continue
+		case <-t.changed:
+			wait.Reset(min(collectEvery, max(time.Until(retry), collectEvery)))
+			continue
+		case <-wait.C:
+		}
+		next := time.Duration(0)
+		t.fill(ctx)
+		if now := time.Now(); len(t.pending) > 0 && !now.Before(retry) {
+			switch after, err := t.send(ctx); {
+			case ctx.Err() != nil:
+				continue
+			case err != nil:
+				backoff = min(max(2*backoff, backoffMin), backoffMax)
+				t.failing, retry = err, now.Add(max(backoff, min(after, backoffMax)))
+				t.dropStale(now)
+			default:
+				t.failing, backoff = nil, 0
+			}
+		}
+		switch left := time.Until(retry); {
+		case len(t.pending) == 0:
+			next = saveEvery
+		case left > 0:
+			next = left
+		}
+		if t.dirty && time.Since(t.saved) >= saveEvery {
+			if err := t.save(); err != nil {
+				t.Logger.Error("the position of traces cannot be written", "error", err.Error())
+			}
+		}
+		t.count(func(s *Stats) { s.Waiting = len(t.pending) })
+		wait.Reset(next)
+	}
+}
+
+// fill reads the log until enough spans wait.
+func (t *Traces) fill(ctx context.Context) {
+	for len(t.pending) < pendingMax/2 && ctx.Err() == nil {
+		items, upto, err := t.source.Items(ctx, t.read, itemsAtOnce)
+		if err != nil {
+			if ctx.Err() == nil {
+				t.Logger.Error("the log cannot be read for traces", "error", err.Error())
+			}
+			return
+		}
+		if upto == t.read {
+			return
+		}
+		for _, i := range items {
+			t.add(&i)
+		}
+		if t.read = upto; len(t.pending) == 0 {
+			t.position.Batch, t.dirty = upto, true
+		}
+	}
+}
+
+// add adds the spans of an item.
+func (t *Traces) add(i *Item) {
+	if i.Seq == 0 {
+		if parent, ok := upstream.ParentSpan(i.Trace); ok && len(t.position.Parents) < parentsMax {
+			t.position.Parents[i.Run.String()] = hex.EncodeToString(parent[:])
+		}
+		return
+	}
+	root, ok, err := t.source.Root(i.Owner.Tenant, i.Run)
+	if err != nil || !ok { // its session was deleted
+		return
+	}
+	trace := t.traceOf(i.Owner.Tenant, root)
+	s := newSegment(i.Run, i.Owner, t.Content)
+	if root == i.Run {
+		if b, err := hex.DecodeString(t.position.Parents[root.String()]); err == nil && len(b) == len(s.parent) {
+			s.parent = runs.SpanID(b)
+		}
+	}
+	var closed []span
+	ended := false
+	err = t.source.Events(i.Owner.Tenant, i.Run, i.Seq, func(e *runs.Event) {
+		if all := s.add(e); all != nil {
+			if closed = nil; e.Seq == i.Seq {
+				closed, ended = all, e.Type.Ends()
+			}
+		}
+	})
+	if err != nil {
+		t.Logger.Error("the events of a run cannot be read for traces", "run", i.Run.String(), "error", err.Error())
+		return
+	}
+	if ended && root == i.Run {
+		delete(t.position.Parents, root.String())
+	}
+	for _, one := range closed {
+		if len(t.pending) >= pendingMax {
+			s.dropped++
+			continue
+		}
+		t.pending = append(t.pending, waiting{i.Batch, traced{trace, one}})
+	}
+	if s.dropped > 0 {
+		t.count(func(st *Stats) { st.Dropped += uint64(s.dropped) })
+	}
+}
+
+// traceOf returns the trace of a tree.
+func (t *Traces) traceOf(tenant string, root actor.CallID) string {
+	trace := ""
+	_ = t.source.Events(tenant, root, 1, func(e *runs.Event) { trace = e.Trace }) // without them it is that of the root
+	return cmp.Or(trace, hex.EncodeToString(root[:]))
+}
+
+// statusFailure is the answer of a collector that did not take the spans.
+type statusFailure int
+
+func (s statusFailure) Error() string {
+	return fmt.Sprintf("the collector answered with status %d, want 200", int(s))
+}
+
+// isFinal reports whether a repeat of the request would get the same answer.
+func (s statusFailure) isFinal() bool {
+	return s >= 300 && s < 500 && s != http.StatusRequestTimeout && s != http.StatusTooManyRequests
+}
+
+// send sends the first spans that wait. It returns the time that the collector asks to wait.
+func (t *Traces) send(ctx context.Context) (after time.Duration, err error) {
+	n := min(len(t.pending), batchMax)
+	all := make([]traced, n)
+	for i := range all {
+		all[i] = t.pending[i].traced
+	}
+	after, err = t.post(ctx, all)
+	var status statusFailure
+	switch final := errors.As(err, &status) && status.isFinal(); {
+	case err == nil:
+		t.count(func(s *Stats) { s.Sent += uint64(n) })
+	case final:
+		t.count(func(s *Stats) { s.Dropped += uint64(n) })
+	default:
+		return after, err
+	}
+	t.remove(n)
+	return after, err
+}
+
+// remove removes the first spans that wait.
+func (t *Traces) remove(n int) {
+	last := t.pending[n-1].batch
+	if t.pending = t.pending[n:]; len(t.pending) == 0 {
+		t.pending, last = nil, t.read
+	} else if t.pending[0].batch == last {
+		last--
+	}
+	t.position.Batch, t.dirty = max(t.position.Batch, last), true
+}
+
+// dropStale drops the spans that wait since StaleAfter.
+func (t *Traces) dropStale(now time.Time) {
+	before, n := actor.Time(now.Add(-StaleAfter).UnixNano()), 0
+	for n < len(t.pending) && t.pending[n].to < before {
+		n++
+	}
+	if n > 0 {
+		t.count(func(s *Stats) { s.Dropped += uint64(n) })
+		t.remove(n)
+	}
+}
+
+// post sends spans once.
+func (t *Traces) post(ctx context.Context, all []traced) (after time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	content, err := encode(t.Service, all)
+	if err != nil {
+		return 0, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.target.url, bytes.NewReader(content))
+	if err != nil {
+		return 0, fmt.Errorf("request: %w", err)
+	}
+	r.GetBody = nil // the transport repeats nothing by itself
+	for name, value := range t.target.headers {
+		r.Header.Set(name, value)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("User-Agent", "troupe")
+	r.Header.Set(upstream.EgressHeader, cmp.Or(t.Mark, "1"))
+	answer, err := t.Transport.RoundTrip(r)
+	if err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(io.Discard, io.LimitReader(answer.Body, answerBytes))
+	_ = answer.Body.Close()
+	if answer.StatusCode < 200 || answer.StatusCode > 299 {
+		if s, err := strconv.ParseUint(answer.Header.Get("Retry-After"), 10, 16); err == nil {
+			after = time.Duration(s) * time.Second
+		}
+		return after, statusFailure(answer.StatusCode)
+	}
+	return 0, err
+}
+
+// save writes the file. After a crash it has the former or this content.
+func (t *Traces) save() error {
+	t.saved, t.dirty = time.Now(), false
+	b, err := json.Marshal(t.position)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(t.Path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), t.Path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traces
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// testLog is a log with a run in each batch.
+type testLog struct {
+	mu      sync.Mutex
+	items   []Item
+	changed chan struct{}
+}
+
+func (l *testLog) End() uint64              { return uint64(len(l.items)) }
+func (l *testLog) Changed() <-chan struct{} { return l.changed }
+
+func (l *testLog) Items(_ context.Context, after uint64, room int) (all []Item, upto uint64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for upto = after; int(upto) < len(l.items) && len(all) < room; upto++ {
+		all = append(all, l.items[upto])
+	}
+	return all, upto, nil
+}
+
+func (l *testLog) Root(_ string, run actor.CallID) (actor.CallID, bool, error) { return run, true, nil }
+
+func (l *testLog) Events(_ string, run actor.CallID, upto uint64, each func(*runs.Event)) error {
+	now := actor.Time(time.Now().UnixNano())
+	for i, e := range []runs.Event{{Type: runs.UserInput}, {Type: runs.RunStarted}, {Type: runs.RunDone}} {
+		if e.Run, e.Seq, e.At = run, uint64(i+1), now; e.Seq <= upto {
+			each(&e)
+		}
+	}
+	return nil
+}
+
+// end adds the end of n runs.
+func (l *testLog) end(n int) {
+	l.mu.Lock()
+	for range n {
+		l.items = append(l.items, Item{Batch: uint64(len(l.items) + 1), Owner: testOwner, Run: actor.CallID{0: 1, 14: byte(len(l.items) >> 8), 15: byte(len(l.items))}, Seq: 3})
+	}
+	l.mu.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// collector answers with a status, after a delay.
+type collector struct {
+	mu     sync.Mutex
+	status int
+	delay  time.Duration
+	calls  int
+	spans  map[string]int // times by identifier
+}
+
+func (c *collector) RoundTrip(r *http.Request) (*http.Response, error) {
+	b, _ := io.ReadAll(r.Body)
+	c.mu.Lock()
+	status, delay := c.status, c.delay
+	c.calls++
+	c.mu.Unlock()
+	select {
+	case <-time.After(delay):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	if status == 0 {
+		return nil, errors.New("connection refused")
+	}
+	var in body
+	if err := json.Unmarshal(b, &in); err != nil {
+		return nil, err
+	}
+	if status == 200 {
+		c.mu.Lock()
+		for _, s := range in.Resources[0].Scopes[0].Spans {
+			c.spans[s.Trace+s.ID]++
+		}
+		c.mu.Unlock()
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+}
+
+func (c *collector) set(status int, delay time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status, c.delay = status, delay
+}
+
+func (c *collector) got() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.spans)
+}
+
+func openTraces(t *testing.T, dir string, l *testLog, c *collector, log io.Writer) *Traces {
+	t.Helper()
+	egress, _ := upstream.NewEgress(upstream.AllowLoopback())
+	traces, err := Open(Options{Config: Config{Endpoint: "http://127.0.0.1:4318/"}, Path: filepath.Join(dir, "traces.json"), Service: "troupe", Transport: c, Egress: egress, Env: os.LookupEnv, Logger: slog.New(slog.NewTextHandler(log, nil))}, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	traces.Start()
+	return traces
+}
+
+// Spans arrive once the collector takes them: it was away, slow, or failed. Those that it rejects, and those that wait
+// for StaleAfter, are dropped and counted, with a line in the log once a minute.
+func TestCollectorThatIsAway(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l, c, log := &testLog{changed: make(chan struct{}, 1)}, &collector{spans: map[string]int{}}, new(bytes.Buffer)
+		traces := openTraces(t, dir, l, c, log)
+		for _, away := range []struct {
+			status int
+			delay  time.Duration
+		}{{0, 0}, {500, 0}, {429, 0}, {200, time.Minute}} {
+			before := c.got()
+			c.set(away.status, away.delay)
+			l.end(3)
+			<-time.After(3 * time.Minute)
+			if c.got() != before {
+				t.Errorf("%+v: spans were sent", away)
+			}
+			c.set(200, 0)
+			<-time.After(3 * time.Minute)
+			if got := c.got(); got != before+3 {
+				t.Errorf("%+v: got %d spans, want 3 more than %d", away, got, before)
+			}
+		}
+		sent := c.got()
+		c.set(400, 0)
+		l.end(5)
+		<-time.After(3 * time.Minute)
+		if s := traces.Stats(); s.Dropped != 5 || s.Sent != uint64(sent) || s.Waiting != 0 {
+			t.Errorf("rejected: got %+v", s)
+		}
+		c.set(500, 0)
+		l.end(3 * pendingMax)
+		calls := c.calls
+		<-time.After(2*StaleAfter + 5*time.Minute)
+		s := traces.Stats()
+		if s.Dropped < 5+pendingMax || s.Waiting > pendingMax {
+			t.Errorf("failing for two hours: got %+v", s)
+		}
+		if n := c.calls - calls; n > 300 {
+			t.Errorf("it was asked %d times in two hours", n)
+		}
+		if lines := strings.Count(log.String(), "spans are not sent"); lines < 100 || lines > 200 {
+			t.Errorf("got %d lines in %s", lines, 2*StaleAfter)
+		}
+		traces.Close()
+	})
+}
+
+// What was not sent before the process ended is sent after the next start, and little of the rest again.
+func TestRestartContinues(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l, c := &testLog{changed: make(chan struct{}, 1)}, &collector{spans: map[string]int{}}
+		c.set(200, 0)
+		traces := openTraces(t, dir, l, c, io.Discard)
+		l.end(1000)
+		<-time.After(time.Minute)
+		c.set(503, 0)
+		l.end(1000)
+		<-time.After(time.Minute)
+		traces.Close()
+		c.set(200, 0)
+		traces = openTraces(t, dir, l, c, io.Discard)
+		<-time.After(time.Minute)
+		traces.Close()
+		again := 0
+		for _, n := range c.spans {
+			again += n - 1
+		}
+		if c.got() != 2000 || again != 0 {
+			t.Errorf("got %d spans, %d of them again", c.got(), again)
+		}
+	})
+}
+
+func TestConfigCheck(t *testing.T) {
+	env := func(name string) (string, bool) { return map[string]string{"TOKEN": "secret"}[name], name == "TOKEN" }
+	egress, _ := upstream.NewEgress(upstream.AllowLoopback())
+	for _, c := range []struct {
+		config Config
+		url    string
+		want   string
+	}{
+		{Config{}, "", ""},
+		{Config{Endpoint: "http://127.0.0.1:4318"}, "http://127.0.0.1:4318/v1/traces", ""},
+		{Config{Endpoint: "http://127.0.0.1:4318/otlp/v1/traces?key=1", Headers: map[string]string{"X-A": "b"}, HeaderEnv: map[string]string{"authorization": "TOKEN"}}, "http://127.0.0.1:4318/otlp/v1/traces?key=1", ""},
+		{Config{Content: true}, "", "endpoint: is missing"},
+		{Config{Endpoint: "127.0.0.1:4318"}, "", "endpoint: "},
+		{Config{Endpoint: "http://10.0.0.1:4318"}, "", "endpoint: "},
+		{Config{Endpoint: "http://127.0.0.1:4318", HeaderEnv: map[string]string{"a": "ABSENT"}}, "", "header_env.a: the environment variable ABSENT is not set"},
+		{Config{Endpoint: "http://127.0.0.1:4318", HeaderEnv: map[string]string{"a": "Bearer x"}}, "", "header_env.a: want the name of an environment variable"},
+		{Config{Endpoint: "http://127.0.0.1:4318", Headers: map[string]string{"a": "b\nc"}}, "", "headers.a: want one line"},
+		{Config{Endpoint: "http://127.0.0.1:4318", Headers: map[string]string{"A": "b"}, HeaderEnv: map[string]string{"a": "TOKEN"}}, "", "header_env.a: is set twice"},
+	} {
+		got, err := c.config.target(env, egress)
+		if c.want == "" && (err != nil || got.url != c.url) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: got %+v, %v", c.config, got, err)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/logs"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/traces"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// tracesFile is the file in a data folder with the position of traces.
+const tracesFile = "traces.json"
+
+// openTraces opens the traces of a node; nil if it sends none.
+func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (*traces.Traces, error) {
+	if !c.Traces.On() || c.RegistryOnly {
+		return nil, nil
+	}
+	transport, err := outbound.NewTransport(c.Outbound)
+	if err != nil {
+		return nil, err
+	}
+	egress, err := upstream.NewEgress(c.Outbound.Allow)
+	if err != nil {
+		return nil, fmt.Errorf("outbound: %w", err)
+	}
+	egress.Remedy = c.Outbound.Remedy
+	env := c.Outbound.Env
+	if env == nil {
+		env = os.LookupEnv
+	}
+	return traces.Open(traces.Options{Config: c.Traces, Path: filepath.Join(c.Data, tracesFile), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
+		&spanLog{store: s, selected: log.Select((*store.Entry).MayTrace)})
+}
+
+// spanLog reads what begins and closes spans from the log. It implements traces.Source.
+type spanLog struct {
+	store    storage
+	selected *logs.Selected
+}
+
+// End implements traces.Source.
+func (s *spanLog) End() uint64 { return s.store.End().Batch }
+
+// Changed implements traces.Source.
+func (s *spanLog) Changed() <-chan struct{} { return s.selected.Changed() }
+
+// Items implements traces.Source.
+func (s *spanLog) Items(ctx context.Context, after uint64, room int) (all []traces.Item, upto uint64, err error) {
+	for upto = after; len(all) < room && ctx.Err() == nil; {
+		first, last, synced := s.selected.After(upto)
+		if first == 0 {
+			return all, max(upto, synced), nil
+		}
+		upto = last
+		err = s.store.EachEntry(s.store.Node(), first, last, func(batch uint64, e *store.Entry) bool {
+			if n := len(all); n >= room && all[n-1].Batch != batch {
+				upto = all[n-1].Batch
+				return false
+			}
+			if actor.IsSystemAgent(e.Actor.Agent) { // of this program
+				return true
+			}
+			if run, trace := e.TraceOf(); trace != "" {
+				all = append(all, traces.Item{Batch: batch, Owner: e.Actor, Run: run, Trace: trace})
+			} else if run, seq := e.ClosedAt(); seq > 0 {
+				all = append(all, traces.Item{Batch: batch, Owner: e.Actor, Run: run, Seq: seq})
+			}
+			return true
+		})
+		if err != nil {
+			return all, after, err
+		}
+	}
+	return all, upto, ctx.Err()
+}
+
+// Root implements traces.Source.
+func (s *spanLog) Root(tenant string, run actor.CallID) (actor.CallID, bool, error) {
+	owner, ok, err := s.store.Run(tenant, run)
+	return owner.Root, ok, err
+}
+
+// spanEvents is the number of events of a page.
+const spanEvents = 500
+
+// Events implements traces.Source.
+func (s *spanLog) Events(tenant string, run actor.CallID, upto uint64, each func(*runs.Event)) error {
+	for after := uint64(0); after < upto; {
+		page, err := s.store.Events(tenant, run, after, int(min(spanEvents, upto-after)))
+		if errors.As(err, new(store.EventsDropped)) || errors.As(err, new(store.Gone)) || err == nil && len(page) == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, raw := range page {
+			e, err := runs.Decode(raw.Body)
+			if err != nil {
+				return fmt.Errorf("event %d of run %s: %w", raw.Seq, run, err)
+			}
+			each(&e)
+			after = raw.Seq
+		}
+	}
+	return nil
+}
