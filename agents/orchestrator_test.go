@@ -322,6 +322,39 @@ func TestTargetsAreAskedInOrder(t *testing.T) {
 	}
 }
 
+// What users of other systems have reported of their teams: of several hand-offs the first one alone is made, one for the same
+// agent replaces another, a branch that fails takes the results of the others along, a branch does not get the user's own
+// words, an agent says nothing and its caller goes on as if it had, and a plain answer is forced into the form of another.
+func TestFaultsOfOtherTeams(t *testing.T) {
+	d := newDesk(t, `{"primary_intent":"both","intent_confidence":1,"target_agent":"\u0060ANL\u0060","target_capability":"anl_npv","inputs":{"rate":1},`+
+		`"secondary_targets":[{"capability":"ANL_NPV","inputs":{"rate":2}},{"capability":"CHA_SIZE"},{"capability":"**DOC_GENERATE**"}]}`)
+	d.owners["CHA_SIZE"], d.owners["DOC_GENERATE"] = "", `{"status":"shipped","pages":7}`
+	out := d.say(d.behavior("partial"), "Value it at both rates, and the size.")
+	if got := strings.Join(d.asked, " "); got != "ANL_NPV ANL_NPV CHA_SIZE DOC_GENERATE" || d.inputs["ANL_NPV"] != `{"rate":2}` {
+		t.Errorf("asked %s, the second with %s", got, d.inputs["ANL_NPV"])
+	}
+	got := actor.TextOf(out.Parts)
+	for _, want := range []string{"Both: npv 24156.72", "Part 2: npv 24156.72", "Part 3: Limitation: the answer is empty. Confidence: low.", "Part 4: status shipped, pages 7."} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got %s\nwant %s", got, want)
+		}
+	}
+	if out.Status != actor.Partial {
+		t.Errorf("the run is %v", out.Status)
+	}
+	d = newDesk(t, wantsCase)
+	d.owners["ANL_NPV"] = `{"status":"TIMEOUT"}`
+	got = actor.TextOf(d.say(d.behavior("partial"), "My own words.").Parts)
+	if !strings.Contains(got, "Financial analysis: Was not completed in time.") || !strings.Contains(got, "Market: size 6.") {
+		t.Errorf("beside a branch that is late: %s", got)
+	}
+	for code, context := range d.context {
+		if !strings.Contains(context, `"original_request":"My own words."`) {
+			t.Errorf("%s is told %s", code, context)
+		}
+	}
+}
+
 func TestOrchestratorsThatAreRefused(t *testing.T) {
 	const head = "name = \"desk\"\nkind = \"orchestrator\"\n"
 	step := func(text string) string {

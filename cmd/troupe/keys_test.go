@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/hex"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/ingress"
 )
 
@@ -260,4 +262,47 @@ func requestWithHeader(t *testing.T, url, method, path, header string) string {
 		t.Fatal(err)
 	}
 	return head.String() + string(b)
+}
+
+// Where an ingress runs, no store is created for a key, because nothing would use it. Elsewhere a new store is made beside a
+// server with a warning.
+func TestKeyForFolderOfIngress(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	cmd := programCmd("keys", "create", "--data", dir)
+	cmd.Env = append(cmd.Env, "TROUPE_ROLE=ingress")
+	out, err := cmd.CombinedOutput()
+	if _, stat := os.Stat(dir); err == nil || stat == nil || !strings.Contains(string(out), "its keys are those of the orchestrator") ||
+		!strings.Contains(string(out), "troupe keys create --data FOLDER-OF-THE-ORCHESTRATOR") || !strings.Contains(string(out), "troupe keys create --server http://") {
+		t.Errorf("%v, %v: %s", err, stat, out)
+	}
+	s := startServer(t, filepath.Join(t.TempDir(), "data"))
+	code, key, stderr := runProgram(t, "keys", "create", "--data", dir, "--server", s.url)
+	if code != 0 || !strings.HasPrefix(key, "troupe_") || !strings.Contains(stderr, "is a new store; the server at "+s.url+" uses another one") {
+		t.Errorf("%d %s%s", code, key, stderr)
+	}
+	if code, _, stderr := runProgram(t, "keys", "create", "--data", dir, "--server", s.url); code != 0 || strings.Contains(stderr, "new store") {
+		t.Errorf("the second key: %d %s", code, stderr)
+	}
+}
+
+// A data folder whose store is in a database is for one process.
+func TestFolderOfDatabaseIsForOneProcess(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	lock, err := disk.LockFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := func() string {
+		_, _, stderr := runProgram(t, "serve", "--data", dir, "--store", "postgres://nobody@127.0.0.1:1/none?connect_timeout=1", "--listen", "127.0.0.1:0")
+		return stderr
+	}
+	if got, want := serve(), fmt.Sprintf("is in use by process %d: stop that process, or choose another --data; each process of a cluster has its own", os.Getpid()); !strings.Contains(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := serve(); strings.Contains(got, "in use") || !strings.Contains(got, "127.0.0.1:1") || strings.Contains(got, "closed file") {
+		t.Errorf("got %s", got)
+	}
 }

@@ -64,6 +64,26 @@ func TestNotesOfASessionOverAKill(t *testing.T) {
 	if got := say("anl", "read it", "s-1"); !strings.Contains(got, `"value":[1,3],"version":2,"agent_id":"anl"`) {
 		t.Errorf("the next agent reads %s", got)
 	}
+	for _, c := range []struct {
+		flag  string
+		wants []string
+	}{
+		{"--agent=cst", []string{"user: the budget\n", "note   anl  constraint budget  [1,3]\n", "state  cst  {\"scenarios\":3}"}},
+		{"--state", []string{"note   anl  constraint budget  [1,3]\nstate  cst  {\"scenarios\":3}"}},
+	} {
+		code, out, stderr := runProgram(t, "sessions", "show", "s-1", c.flag, "--server", s.url)
+		for _, want := range c.wants {
+			if code != 0 || !strings.Contains(out, want) {
+				t.Errorf("%s: %d %s%s, want %s", c.flag, code, out, stderr, want)
+			}
+		}
+	}
+	if code, out, _ := runProgram(t, "sessions", "show", "s-1", "--state", "--json", "--server", s.url); code != 0 || !strings.Contains(out, `"pendingRequests"`) {
+		t.Errorf("%d %s", code, out)
+	}
+	if code, _, stderr := runProgram(t, "runs", "inspect", "0190d5b2", "--data", dir); code == 0 || !strings.Contains(stderr, "see what it shows of the run: troupe runs events 0190d5b2 --server "+s.url) {
+		t.Errorf("%d %s", code, stderr)
+	}
 	if code, _ := s.request("DELETE", "/v1/sessions/s-1", "", "", &state); code != 204 {
 		t.Fatal(code)
 	}
