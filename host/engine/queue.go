@@ -76,5 +76,9 @@ func (q *queue) hasNext() bool {
 	return q.slots[at%uint64(len(q.slots))].seq.Load() == at+1
 }
 
-// len returns the approximate number of envelopes.
-func (q *queue) len() int { return int(q.tail.Load() - q.head.Load()) }
+// len returns the approximate number of envelopes. It is never negative: the head is read first, and the
+// tail does not fall behind it.
+func (q *queue) len() int {
+	head := q.head.Load()
+	return int(q.tail.Load() - head)
+}
