@@ -24,7 +24,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-team demo-python sdk-python clients crash recovery load growth corruption mutants inert bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-team demo-python sdk-python clients crash cluster recovery load growth corruption mutants inert bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -183,6 +183,9 @@ crash: build ## kill the real server N (20) times and simulate power failures; n
 postgres: #+ test the store in PostgreSQL, on servers of its own; needs the server's programs (apt-get install postgresql); N= histories
 	@$(GO) test -tags postgres ./host/postgres -count=1 -timeout 20m -args -rapid.checks $(or $(N),8)
 	@$(GO) test -tags postgres ./test/crash -run '^TestPostgres' -count=1 -v -timeout 10m
+
+cluster: #+ kill, freeze and drain N (12) owners of a cluster of MEMBERS (3) orchestrators, and crash its database, under load; needs PostgreSQL's programs like postgres
+	@$(GO) test -tags postgres ./test/crash -run '^TestPostgresCluster$$' -count=1 -v -timeout 40m -args -faults -kills $(or $(N),12) -members $(or $(MEMBERS),3)
 
 recovery: #+ crash at every single operation of a recovery, and within the recovery after it; N= histories, for a longer run with more histories of the stores
 	@$(GO) test ./sim ./host/disk -run '^TestRecovery' -count=1 -v -timeout 2h -args $(if $(N),-recovery-runs $(N))

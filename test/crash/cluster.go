@@ -153,6 +153,89 @@ func (c *cluster) strike() {
 	}
 }
 
+// acksAfter is the number of acknowledgements that clients get after a fault before the next one.
+const acksAfter = 20
+
+// disturb drains the orchestrator that serves in every fourth cycle, and lets the database crash in another,
+// while the clients work. Both pass without a kill of the ingress, and clients MUST get answers again.
+func (c *harness) disturb(ctx context.Context, inst *instance, n int) error {
+	began := time.Now()
+	var took *[]int64
+	switch {
+	case c.cluster == nil || c.crashDatabase == nil:
+		return nil
+	case n%4 == 1:
+		if err := c.cluster.drain(ctx, c.store); err != nil {
+			return err
+		}
+		took = &c.drains
+	case n%4 == 2:
+		c.crashDatabase()
+		took = &c.absent
+	default:
+		return nil
+	}
+	for want := inst.acks.Load() + acksAfter; inst.acks.Load() < want || inst.open.Load() < openWanted; { // the kill that follows meets open requests
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if time.Since(began) > ackTimeout+takeoverMax {
+			return fmt.Errorf("%v after a fault clients have not got %d answers, or have fewer than %d requests open: %s", time.Since(began), acksAfter, openWanted, tail(c.dir))
+		}
+	}
+	*took = append(*took, time.Since(began).Milliseconds())
+	return nil
+}
+
+// drain moves the cluster to another orchestrator, once there is one.
+func (c *cluster) drain(ctx context.Context, store string) error {
+	for until := time.Now().Add(takeoverMax); ; {
+		out, err := exec.CommandContext(ctx, c.bin, "nodes", "drain", "--store", store).CombinedOutput()
+		if err == nil {
+			break
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("nodes drain: %w: %s", err, out)
+		}
+		select { // the other one has yet to start
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	c.mu.Lock()
+	members := slices.Clone(c.members)
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, takeoverMax)
+	defer cancel()
+	for {
+		for _, m := range members {
+			c.mu.Lock()
+			exited, frozen := m.exited, m.frozen
+			c.mu.Unlock()
+			if code := exitCode(m.cmd, exited); code != -2 && !frozen { // a frozen one ends by itself meanwhile
+				c.mu.Lock()
+				served := m.serving
+				m.serving = false
+				c.mu.Unlock()
+				if served && code != 0 {
+					return fmt.Errorf("the drained orchestrator ended with code %d, want 0", code)
+				}
+				if served {
+					return nil
+				}
+			}
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return errors.New("the drained orchestrator has not ended")
+		}
+	}
+}
+
 // exitCode returns the exit code of a process, or -2 while it runs.
 func exitCode(cmd *exec.Cmd, exited chan struct{}) int {
 	select {

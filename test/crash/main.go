@@ -10,7 +10,8 @@
 // ends with a table, and with exit code 1 after a violation.
 //
 // With -cluster, the server is an ingress before several orchestrators on one database. The one that serves
-// is killed, or frozen for longer than its lease, and another takes over.
+// is killed, or frozen for longer than its lease, and another takes over. In some cycles it is drained before, or the
+// database crashes, while the clients go on.
 //
 // With -detached, kills come while detached calls are pending; see detachedCalls. With -webhooks, while a webhook has
 // deliveries; see webhookRun.
@@ -76,6 +77,9 @@ type harness struct {
 	members int  // orchestrators of a cluster; 0: one process
 	freeze  bool // every other kill of an owner is a SIGSTOP for longer than its lease
 	cluster *cluster
+
+	crashDatabase  func()  // and start it again; nil: no fault but kills and freezes
+	drains, absent []int64 // ms from the begin of a drain, or of a crash of the database, until clients have answers again
 
 	rng      *rand.Rand
 	dir      string
@@ -192,6 +196,9 @@ func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 		return fmt.Errorf("within %v got %d acknowledgements, want %d", ackTimeout, inst.acks.Load(), killAfter)
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+	if err := c.disturb(ctx, inst, n); err != nil {
+		return err
 	}
 	seen := cycle{acks: inst.acks.Load(), open: inst.open.Load(), nested: inst.nested.Load(), waiting: c.tools.waiting.Load(), running: c.tools.running.Load(), ready: s.ready}
 	if killed, state := s.terminate(syscall.SIGKILL); !killed {

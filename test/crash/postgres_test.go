@@ -6,10 +6,12 @@ package main
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,22 +20,34 @@ import (
 	"github.com/troupe-run/troupe/internal/postgrestest"
 )
 
-// The orchestrator of a cluster that serves is killed or frozen, and another takes over.
+var (
+	clusterKills   = flag.Int("kills", 4, "kills of TestPostgresCluster")
+	clusterMembers = flag.Int("members", 2, "its orchestrators")
+	clusterFaults  = flag.Bool("faults", false, "drain an orchestrator, or let the database crash, in two of four cycles before the kill")
+)
+
+// The orchestrator of a cluster that serves is killed or frozen, and another takes over. make cluster lets
+// it be drained too, and the database crash.
 func TestPostgresCluster(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "troupe")
 	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/troupe").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	url := postgrestest.Start(t).Database()
+	database := postgrestest.Start(t)
+	url := database.Database()
 	t.Setenv("TROUPE_STORE", url)
 	var out, stderr strings.Builder
-	c := &harness{kills: 4, bin: bin, store: url, within: 5 * time.Minute, members: 2, freeze: true}
+	c := &harness{kills: *clusterKills, bin: bin, store: url, within: time.Duration(1+*clusterKills) * time.Minute, members: *clusterMembers, freeze: true}
+	if *clusterFaults {
+		c.crashDatabase = func() { database.Kill(syscall.SIGQUIT); database.Run() }
+	}
 	if code := c.main(&out, &stderr); code != 0 {
 		t.Fatalf("code %d\n%s\n%s", code, out.String(), stderr.String())
 	}
 	if !strings.Contains(out.String(), " lost=0 duplicated=0 reordered=0 wrong=0\n") {
 		t.Errorf("unexpected output:\n%s", out.String())
 	}
+	t.Log(out.String())
 }
 
 // The server is killed while its store is in a database. Afterwards the tables are those that the log

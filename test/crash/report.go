@@ -44,7 +44,11 @@ func (c *harness) report(out io.Writer, took time.Duration) bool {
 	for _, row := range []struct {
 		what string
 		of   []int64
-	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"approvals waiting", waiting}, {"tools running", running}, {"time to ready, ms", ready}} {
+	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"approvals waiting", waiting}, {"tools running", running}, {"time to ready, ms", ready}, {"drain, ms", c.drains}, {"database away, ms", c.absent}} {
+		if len(row.of) == 0 {
+			continue
+		}
+		slices.Sort(row.of)
 		fmt.Fprintf(out, "%-28s %8d %8d %8d %8d %8d\n", row.what, percentile(row.of, 0), percentile(row.of, 50), percentile(row.of, 90), percentile(row.of, 99), percentile(row.of, 100))
 	}
 	withRun, keyed, cancelled, unknown := 0, 0, 0, 0
