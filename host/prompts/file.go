@@ -23,7 +23,7 @@ import (
 )
 
 // A file has a line with a head, and a line for each record, in the order in which the requests ended. It is named
-// after its run, in the folder of its session, in that of its namespace.
+// after its session and its run, in the folder of its namespace: a folder for each session would cost more than the record.
 
 // fileType ends the names of files.
 const fileType = ".jsonl"
@@ -44,9 +44,9 @@ func folderName(text string) string {
 // line returns the head as a line.
 func (h head) line() []byte { return fmt.Appendf(nil, "{\"dropped\":%d}\n", h.Dropped) }
 
-// folderOf returns the path of the folder of a session.
-func folderOf(dir, tenant, session string) string {
-	return filepath.Join(dir, folderName(tenant), folderName(session))
+// prefixOf begins the paths of the files of a session.
+func prefixOf(dir, tenant, session string) string {
+	return filepath.Join(dir, folderName(tenant), folderName(session)) + "-"
 }
 
 // sessionOf returns the session of an actor; "" if it belongs to none, so that its records leave with time only.
@@ -57,7 +57,7 @@ func sessionOf(owner actor.ID) string {
 
 // fileOf returns the path of the file of a run.
 func fileOf(dir string, owner actor.ID, run actor.CallID) string {
-	return filepath.Join(folderOf(dir, owner.Tenant, sessionOf(owner)), run.String()+fileType)
+	return prefixOf(dir, owner.Tenant, sessionOf(owner)) + run.String() + fileType
 }
 
 // appendLine appends a line to a file, and returns the bytes that the file has grown by. whole is set if the file has no

@@ -157,7 +157,8 @@ func (s *Store) scan() error {
 		if strings.HasSuffix(path, tempType) { // a killed process has left it
 			return os.Remove(path)
 		}
-		run, err := actor.ParseCallID(strings.TrimSuffix(d.Name(), fileType))
+		_, name, _ := strings.Cut(strings.TrimSuffix(d.Name(), fileType), "-")
+		run, err := actor.ParseCallID(name)
 		if err != nil || !strings.HasSuffix(path, fileType) {
 			return nil
 		}
@@ -165,7 +166,7 @@ func (s *Store) scan() error {
 		if err != nil {
 			return err
 		}
-		s.known[path] = &file{tenant: filepath.Base(filepath.Dir(filepath.Dir(path))), run: run, size: info.Size(), changed: info.ModTime()}
+		s.known[path] = &file{tenant: filepath.Base(filepath.Dir(path)), run: run, size: info.Size(), changed: info.ModTime()}
 		s.sum.Add(info.Size())
 		return nil
 	})
@@ -246,15 +247,10 @@ func (s *Store) Forget(tenant, session string) {
 	s.mu.Unlock()
 	s.files.Lock()
 	defer s.files.Unlock()
-	folder := folderOf(s.Dir, tenant, session)
-	if err := os.RemoveAll(folder); err != nil { // the next check of the runs removes them
-		s.Logger.Error("cannot delete recorded prompts", "folder", folder, "error", err.Error())
-		return
-	}
+	prefix := prefixOf(s.Dir, tenant, session)
 	for path, f := range s.known {
-		if filepath.Dir(path) == folder {
-			s.sum.Add(-f.size)
-			delete(s.known, path)
+		if strings.HasPrefix(path, prefix) {
+			s.remove(path, f) // if it fails, the next check of the runs removes it
 		}
 	}
 }
@@ -424,12 +420,10 @@ func (s *Store) remove(path string, f *file) {
 	s.forgetFile(path)
 }
 
-// forgetFile forgets a file that was removed, and removes folders without files.
+// forgetFile forgets a file that was removed, and removes its folder if that is empty.
 func (s *Store) forgetFile(path string) {
 	delete(s.known, path)
-	if os.Remove(filepath.Dir(path)) == nil { // refused unless it is empty
-		_ = os.Remove(filepath.Dir(filepath.Dir(path)))
-	}
+	_ = os.Remove(filepath.Dir(path)) // refused unless it is empty
 }
 
 // makeRoom removes the files that were written to longest ago. s.files is held.
