@@ -287,6 +287,15 @@ func (e *Engine) awaitLease() {
 	}
 }
 
+// AwaitLease waits until the node may serve, and returns ErrClosed if it ends before. What was read from
+// the memory of the node before is not older than what another node has acknowledged.
+func (e *Engine) AwaitLease() error {
+	if e.awaitLease(); e.config.Lease != nil && !e.config.Lease.Serves() {
+		return ErrClosed
+	}
+	return nil
+}
+
 // acquireEffect reserves a place for one more running effect. It reports
 // whether fewer than EffectsMax were running.
 func (e *Engine) acquireEffect() bool {

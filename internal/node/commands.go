@@ -211,8 +211,21 @@ func (c *Commands) Follow(_ context.Context, in command.Follow) (updates <-chan 
 	}), nil
 }
 
-// Lookup implements command.Node.
+// Lookup implements command.Node. A process of a cluster gives its result only while it has its lease: one
+// that was frozen meanwhile knows nothing of what its successor has acknowledged.
 func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
+	r, err := c.lookup(ctx, in)
+	switch in.Query.(type) {
+	case command.HealthQuery, command.StatsQuery: // of this process
+		return r, err
+	}
+	if lost := c.engine.AwaitLease(); lost != nil {
+		return nil, errorOf(lost)
+	}
+	return r, err
+}
+
+func (c *Commands) lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
 	switch q := in.Query.(type) {
 	case command.AgentsQuery:
 		return c.listAgents(), nil

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -286,6 +287,57 @@ func TestEndedSubscriptionsAreReturned(t *testing.T) {
 		for _, stop := range stops {
 			stop()
 			stop() // has no effect
+		}
+	}
+}
+
+// heldLease is a lease that a test takes away.
+type heldLease struct {
+	valid atomic.Bool
+	waits chan struct{}
+	ended chan struct{}
+}
+
+func (l *heldLease) Serves() bool { return l.valid.Load() }
+
+func (l *heldLease) Await(<-chan struct{}) {
+	l.waits <- struct{}{}
+	<-l.ended
+}
+
+// A process that was frozen until its lease had run out answers no query from its memory: its successor may
+// have acknowledged an agent that it does not know.
+func TestQueriesNeedLease(t *testing.T) {
+	for renewed, want := range map[bool]error{true: nil, false: command.ErrClosed} {
+		lease := &heldLease{waits: make(chan struct{}, 64), ended: make(chan struct{})}
+		lease.valid.Store(true)
+		n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Native: agents.Builtin(), FreeFloor: 1, Lease: lease}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.valid.Store(false)
+		if _, err := n.Lookup(t.Context(), command.Lookup{By: actor.NewPrincipal("", ""), Query: command.HealthQuery{}}); err != nil {
+			t.Errorf("health of a process without its lease: %v", err)
+		}
+		got := make(chan error, 1)
+		go func() {
+			_, err := n.Lookup(t.Context(), command.Lookup{By: actor.NewPrincipal("", ""), Query: command.AgentsQuery{}})
+			got <- err
+		}()
+		<-lease.waits
+		select {
+		case err := <-got:
+			t.Errorf("answered without the lease: %v", err)
+		default:
+		}
+		lease.valid.Store(renewed)
+		close(lease.ended)
+		if err := <-got; !errors.Is(err, want) {
+			t.Errorf("renewed %v: got %v, want %v", renewed, err, want)
+		}
+		lease.valid.Store(true)
+		if err := n.Close(context.Background()); err != nil {
+			t.Error(err)
 		}
 	}
 }

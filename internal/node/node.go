@@ -40,8 +40,9 @@ type Config struct {
 	// Cluster is the cluster that the process belongs to, which owns the log of the store; nil: none. Open does
 	// not close it.
 	Cluster *postgres.Cluster
-	Name    string // name of the node; each store belongs to exactly one node
-	Cells   int    // number of cells; 0 means one per processor
+	Lease   engine.Lease // the right to serve of a process without one; nil: always
+	Name    string       // name of the node; each store belongs to exactly one node
+	Cells   int          // number of cells; 0 means one per processor
 	Limits  dispatcher.Limits
 	Routing dispatcher.Routing // parts of detached calls that are off
 	// Outbound configures the egress. Open sets its token and its logger.
@@ -99,10 +100,10 @@ func (c *Config) resumes() func(actor.ID) bool {
 	return func(id actor.ID) bool { return id == agents.RegistryID }
 }
 
-// lease returns the right to serve of a process in a cluster, or nil.
+// lease returns the right to serve, or nil.
 func (c *Config) lease() engine.Lease {
 	if c.Cluster == nil {
-		return nil
+		return c.Lease
 	}
 	return c.Cluster
 }
