@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 
@@ -42,7 +43,7 @@ Examples:
 
 // Run executes the command.
 func (c *RunsInspectCmd) Run(s streams) error {
-	from := SourceFlags{UserFlags: UserFlags{User: c.User}, Data: c.Data, remedy: "stop it, or see what it shows of the run: troupe runs events " + shellQuote(c.ID) + " --server URL"}
+	from := SourceFlags{UserFlags: UserFlags{User: c.User}, Data: c.Data, remedy: "stop it, or see what it shows of the run: " + c.ofServer()}
 	if err := from.UserFlags.Validate(); err != nil {
 		return err
 	}
@@ -75,6 +76,12 @@ func (c *RunsInspectCmd) Run(s streams) error {
 		}
 		return printInspection(s, &found)
 	})
+}
+
+// ofServer returns the command that shows the run while a server has the folder. It has the word URL for its address.
+func (c *RunsInspectCmd) ofServer() string {
+	of := UserFlags{ServerFlags: ServerFlags{Server: os.Getenv("TROUPE_SERVER")}, User: c.User}
+	return of.hint("runs events", []string{c.ID}, "--server", "URL")
 }
 
 // swapped replays a run with other results of tools.

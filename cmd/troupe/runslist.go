@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -80,7 +81,7 @@ func (c *RunsListCmd) Run(s streams) error {
 			return printJSONOrError(s.out, body, err)
 		}
 		if len(all.Runs) == 0 && all.Next == "" {
-			fmt.Fprintln(s.err, "no runs")
+			fmt.Fprintln(s.err, c.none())
 		}
 		if err := printRuns(s.out, all.Runs, time.Now()); err != nil {
 			return err
@@ -95,6 +96,15 @@ func (c *RunsListCmd) Run(s streams) error {
 		fmt.Fprintf(s.err, "next: %s%s --cursor%s\n", command, c.flags(), rest)
 		return nil
 	})
+}
+
+// none returns the line of an empty list. A filter that selects no run of a client may select runs that those called.
+func (c *RunsListCmd) none() string {
+	calls := slices.ContainsFunc([]*string{c.Agent, c.Session, c.Root, c.Parent, c.Correlation}, func(s *string) bool { return s != nil })
+	if calls || c.Status == nil && c.Since == nil && c.Until == nil {
+		return "no runs"
+	}
+	return "no runs of clients; --agent NAME lists also those that other runs called, as do --session, --root and --parent"
 }
 
 // read reads pages until it has found as many runs as the limit, up to listPagesMax.

@@ -97,6 +97,9 @@ func (c *RunsPromptsCmd) nothing(run actor.CallID, recording string) string {
 	if recording == prompts.Off && c.fromServer() {
 		return fmt.Sprintf("run %s has no recorded prompts, because the server records none: set prompts = \"failed\" or \"all\" in [record] of its configuration", run)
 	}
+	if recording == prompts.Failed {
+		return fmt.Sprintf("run %s has no recorded prompts: prompts = \"failed\" in [record] keeps only those of failed runs, and of runs in the tree of one; or it asked no model, or keep has passed", run)
+	}
 	return fmt.Sprintf("run %s has no recorded prompts: it asked no model, they were not recorded then, or keep of [record] has passed", run)
 }
 

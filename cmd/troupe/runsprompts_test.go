@@ -254,6 +254,9 @@ func TestFailedPrompts(t *testing.T) {
 		_, page := r.prompts(done, "")
 		return len(page.Prompts) == 0
 	})
+	if code, _, stderr := runProgram(t, "runs", "prompts", "--server", r.url, done); code != 0 || !strings.Contains(stderr, `prompts = "failed" in [record] keeps only those of failed runs`) {
+		t.Errorf("%d %s", code, stderr)
+	}
 	if _, page := r.prompts(run, ""); len(page.Prompts) == 0 {
 		t.Error("those of the failed run left too")
 	}

@@ -40,8 +40,13 @@ func TestQueuedRunShowsItsPlace(t *testing.T) {
 	if code, out, stderr := runProgram(t, "runs", "list", "--status", "queued", "--server", s.url); code != 0 || strings.Count(out, "\n") != 3 || strings.Count(out, "QUEUED") != 3 {
 		t.Errorf("runs list --status queued: exit code %d, %s%s", code, out, stderr)
 	}
-	if code, out, stderr := runProgram(t, "runs", "list", "--status", "FAILED", "--server", s.url); code != 0 || out != "" || stderr != "no runs\n" {
+	if code, out, stderr := runProgram(t, "runs", "list", "--status", "FAILED", "--server", s.url); code != 0 || out != "" || !strings.HasPrefix(stderr, "no runs of clients; --agent NAME lists also") {
 		t.Errorf("an empty list: exit code %d, %s%s", code, out, stderr)
+	}
+	for _, flags := range [][]string{{"--agent", "other"}, {"--status", "FAILED", "--agent", "slow"}, {"--user", "nobody"}} {
+		if code, out, stderr := runProgram(t, append([]string{"runs", "list", "--server", s.url}, flags...)...); code != 0 || out != "" || stderr != "no runs\n" {
+			t.Errorf("%v: exit code %d, %s%s", flags, code, out, stderr)
+		}
 	}
 	for i, want := range map[int]string{1: "QUEUED, place 3 in the mailbox", 2: "QUEUED, place 1 in the mailbox", 3: "QUEUED, place 2 in the mailbox"} {
 		if code, out, stderr := runProgram(t, "runs", "show", ids[i], "--server", s.url); code != 0 || !strings.Contains(out, "status   "+want+"\n") {

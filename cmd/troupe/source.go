@@ -438,9 +438,18 @@ func (p *problem) Error() string {
 	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/sessions"):
 		return text + detail + " (see: " + p.flags.hint("sessions list", nil) + ")"
 	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/runs"):
-		return text + detail + " (see: " + p.flags.hint("runs list", nil) + ")"
+		return text + detail + " (see: " + p.flags.hint("runs list", nil) + ")" + p.flags.otherRuns()
 	}
 	return text + p.Detail
+}
+
+// otherRuns returns how an operator finds a run of another user, whose commands need the flag too; "" with that flag.
+func (u UserFlags) otherRuns() string {
+	if u.User != "" {
+		return ""
+	}
+	u.User = ingress.EveryUser
+	return "; the run of another user needs --user NAME and the scope operator (see: " + u.hint("runs list", nil) + ")"
 }
 
 // problem returns the body of a failed response as an error.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -112,7 +113,16 @@ func (c *TasksShowCmd) Run(s streams) error {
 		return err
 	}
 	body, err := c.client().get("/v1/tasks/" + id.String())
-	return printJSONOrError(s.out, body, err)
+	return printJSONOrError(s.out, body, noTask(&c.UserFlags, id, err))
+}
+
+// noTask returns the error of a request for a task, in terms of tasks: a server looks for a run if it has no call or
+// reminder with the ID.
+func noTask(flags *UserFlags, id actor.CallID, err error) error {
+	if p, ok := errors.AsType[*problem](err); !ok || p.Code != "run_not_found" {
+		return err
+	}
+	return fmt.Errorf("no task %s: no detached call and no pending reminder has this ID; a reminder that has come is a message of its session (see: %s)", id, flags.hint("tasks list", nil))
 }
 
 // resolveTask returns the task that an argument names, by its ID or by a beginning that only one of those that are
@@ -172,7 +182,7 @@ func (c *TasksCancelCmd) Run(s streams) error {
 	}
 	_, body, err := c.client().post("/v1/tasks/"+id.String()+":cancel", struct{}{})
 	if err != nil {
-		return err
+		return noTask(&c.UserFlags, id, err)
 	}
 	var out struct {
 		Status string `json:"status"`

@@ -37,6 +37,12 @@ func TestRemindersAndSilentCallsAreTasks(t *testing.T) {
 	if out := s.program(0, "tasks", "show", task); !strings.Contains(out, `"status": "pending"`) || !strings.Contains(out, `"session_id": "s-1"`) {
 		t.Errorf("tasks show: %s", out)
 	}
+	const come = "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55" // nothing is kept of it
+	for _, command := range []string{"show", "cancel"} {
+		if out := s.program(1, "tasks", command, come); !strings.Contains(out, "no task "+come+": ") || !strings.Contains(out, "troupe tasks list --server "+s.url) || strings.Contains(out, "runs list") {
+			t.Errorf("tasks %s of a reminder that has come: %s", command, out)
+		}
+	}
 	for range 2 {
 		if out := s.program(0, "tasks", "cancel", task[:9]); !strings.Contains(out, "task "+task+" is cancelled") {
 			t.Errorf("tasks cancel: %s", out)

@@ -41,6 +41,9 @@ func TestCommandsNameUsers(t *testing.T) {
 	signal := strings.Fields(hint[strings.Index(hint, "troupe runs signal"):])
 	run := signal[3]
 	check(1, []string{"run_not_found"}, "", with("runs", "signal", run, "go")...)
+	check(1, []string{"run_not_found", "needs --user NAME and the scope operator", "troupe runs list --user '*' --server "}, "", with("runs", "show", run, "--key", operator)...)
+	check(1, []string{"run_not_found"}, "--user NAME", with("runs", "show", run, "--key", operator, "--user", "nobody")...)
+	check(0, []string{run}, "", with("runs", "list", "--key", operator, "--user", "*")...)
 	check(0, []string{"has the signal go"}, "", with("runs", "signal", run[len(run)-36:], "go", "--user", "carol")...)
 
 	for _, user := range []string{mail, namespace} {

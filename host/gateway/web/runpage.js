@@ -245,14 +245,22 @@ class PromptList {
         this.list.append(promptCard(p));
       }
       this.more.hidden = false;
-      const none = page.recording === "off" ? "Nothing is recorded: set prompts in [record] of the configuration." : "Nothing is recorded for this run yet.";
-      this.note.textContent = this.list.children.length ? "" : none;
+      this.note.textContent = this.list.children.length ? "" : noneRecorded(page.recording);
     } catch (e) {
       if (run !== this.run) return;
       this.more.hidden = false;
       this.note.textContent = visible(e.message);
     }
   }
+}
+
+// noneRecorded says why a run has no prompts.
+function noneRecorded(recording) {
+  switch (recording) {
+    case "off": return "Nothing is recorded: set prompts in [record] of the configuration.";
+    case "failed": return "Nothing is recorded for this run: prompts of a run that succeeded are not kept.";
+  }
+  return "Nothing is recorded for this run.";
 }
 
 // promptCard shows one request, whose long parts are made when it is opened.
