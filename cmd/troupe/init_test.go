@@ -78,6 +78,19 @@ func TestInitWithModel(t *testing.T) {
 	if got := config.Models["main"]; err != nil || got.URL != m.URL+"/v1" || got.KeyEnv != "INIT_TEST_KEY" || got.Model != `big "2"` {
 		t.Errorf("model %+v, error %v", got, err)
 	}
+	text, err := os.ReadFile("troupe.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, examples, _ := strings.Cut(string(text), "# [record]\n")
+	examples = "[record]" + strings.NewReplacer("\n# Spans", "\n# # Spans", "\n# ", "\n").Replace("\n"+examples)
+	whole := filepath.Join(t.TempDir(), "troupe.toml")
+	if err := os.WriteFile(whole, []byte(examples), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if config, err := readConfig(whole); err != nil || config.Record.Prompts != "failed" || config.Traces.Endpoint == "" {
+		t.Errorf("examples of tables: %+v %+v, %v\n%s", config.Record, config.Traces, err, examples)
+	}
 	files, err := service.ReadAgentFiles("agents")
 	if err != nil || len(files.Agents) != 2 || files.Agents[0].Spec.Model != "main" || files.Agents[1].Spec.Model != "main" {
 		t.Fatalf("%+v %v", files, err)
