@@ -246,6 +246,7 @@ func (s *Spec) missingFields() (problems Problems) {
 		problems = append(problems, Problem{Field: "limits", Text: err.Error()})
 	}
 	problems = append(problems, s.scheduleProblems()...)
+	problems = append(problems, s.unkeptTools()...)
 	if s.Kind == KindOrchestrator {
 		problems = append(problems, s.orchestratorProblems()...)
 	}
@@ -256,6 +257,21 @@ func (s *Spec) missingFields() (problems Problems) {
 		problems = append(problems, Problem{Field: "endpoint", Text: `is missing; want the URL of the agent, like endpoint = "http://127.0.0.1:9001"`})
 	}
 	return problems
+}
+
+// unkeptTools returns the problem of tools whose calls an agent with durability none would not keep, so that each of
+// them would be refused.
+func (s *Spec) unkeptTools() Problems {
+	var unkept []string
+	for _, name := range s.Tools {
+		if tools.IsDetached(name) {
+			unkept = append(unkept, name)
+		}
+	}
+	if s.Durability != "none" || len(unkept) == 0 {
+		return nil
+	}
+	return Problems{{Field: "tools", Text: "not allowed for an agent with durability none, which keeps no pending calls and reminders: " + strings.Join(unkept, ", ") + "; remove them, or durability"}}
 }
 
 // unknownField returns an error text for an unknown field, with a suggestion if a

@@ -290,8 +290,11 @@ func (t *orchestration) answer(p *plan, prefer string, final bool) Action {
 	}
 	var warnings []string
 	for i, part := range joined.Parts {
-		if part.Status != contract.Success {
-			warnings = append(warnings, fmt.Sprintf("%s: %s", p.Workflow.Steps[i].Title, strings.ToLower(part.Status.String())))
+		switch title := p.Workflow.Steps[i].Title; {
+		case p.Responses[i] == nil || p.lack(i) != "":
+			warnings = append(warnings, title+": not begun")
+		case part.Status != contract.Success:
+			warnings = append(warnings, title+": "+strings.ToLower(part.Status.String()))
 		}
 	}
 	if len(t.internals) > 0 && t.spec().UserText == contract.FlagCodes.String() {

@@ -207,17 +207,21 @@ func TestStepsThatFail(t *testing.T) {
 	const failed = `{"status":"ERROR","error_code":"DATA_NONE","error_message":"there are no figures","result_json":{"npv":1}}`
 	for policy, c := range map[string]struct {
 		asked, text, refusal string
+		warnings             string
 	}{
 		"partial": {"CST_FRAME ANL_NPV+CHA_SIZE", "Financial analysis: Could not be completed: there are no figures.\n\nMarket: size 6. Confidence: high.\n\n" +
-			"Report: Could not be completed: Financial analysis is needed for it, and was not completed.", ""},
-		"fail": {"CST_FRAME ANL_NPV+CHA_SIZE", "", "Financial analysis could not be completed: there are no figures"},
+			"Report: Could not be completed: Financial analysis is needed for it, and was not completed.", "", "Financial analysis: error, Report: not begun"},
+		"fail": {"CST_FRAME ANL_NPV+CHA_SIZE", "", "Financial analysis could not be completed: there are no figures", ""},
 		"ask": {"CST_FRAME ANL_NPV+CHA_SIZE", "Report: Could not be completed: it was not begun.\n\n" +
-			"Financial analysis could not be completed. Should I try it again, go on without it, or stop?", ""},
+			"Financial analysis could not be completed. Should I try it again, go on without it, or stop?", "", "Financial analysis: error, Report: not begun"},
 	} {
 		d := newDesk(t, wantsCase)
 		d.owners["ANL_NPV"] = failed
 		out := d.say(d.behavior(policy), "Help me.")
 		got := actor.TextOf(out.Parts)
+		if warnings := strings.Join(out.Warnings, ", "); warnings != c.warnings {
+			t.Errorf("%s: warns %q", policy, warnings)
+		}
 		if asked := strings.Join(d.asked, " "); asked != c.asked || !strings.HasSuffix(got, c.text) {
 			t.Errorf("%s: asked %s, said\n%s", policy, asked, got)
 		}
