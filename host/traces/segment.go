@@ -4,6 +4,8 @@ package traces
 
 import (
 	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
@@ -18,6 +20,15 @@ type span struct {
 	attributes []attribute
 	link       runs.SpanID // span of the same trace that it continues; zero: none
 	failed     string      // code of an error
+}
+
+// size returns the bytes of the texts of a span.
+func (s *span) size() int {
+	n := len(s.name)
+	for i := range s.attributes {
+		n += len(s.attributes[i].text)
+	}
+	return n
 }
 
 type attribute struct {
@@ -123,6 +134,16 @@ func (s *segment) close(e *runs.Event) []span {
 	return append(s.ended, s.own)
 }
 
+// nameOfTool returns the name of a tool, or "(unknown)" for words of a model that cannot be one.
+func nameOfTool(name string) string {
+	if len(name) > actor.NameBytesMax || strings.ContainsFunc(name, func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-:/", r)
+	}) {
+		return "(unknown)"
+	}
+	return name
+}
+
 // ask adds an event of a request to a model, a tool or an external agent.
 func (s *segment) ask(e *runs.Event) {
 	at := place{e.Step, e.Index}
@@ -135,8 +156,9 @@ func (s *segment) ask(e *runs.Event) {
 			return
 		}
 		id := runs.ToolCallID{Run: s.run, Step: e.Step, Index: e.Index}
-		tool := &span{id: runs.SpanOfAsk(s.run, e.Step, e.Index), name: executeTool + " " + e.Name, client: true, from: e.At,
-			attributes: append(s.common(executeTool), attribute{name: toolName, text: e.Name}, attribute{name: toolType, text: toolFunction}, attribute{name: toolCallID, text: id.String()})}
+		name := nameOfTool(e.Name)
+		tool := &span{id: runs.SpanOfAsk(s.run, e.Step, e.Index), name: executeTool + " " + name, client: true, from: e.At,
+			attributes: append(s.common(executeTool), attribute{name: toolName, text: name}, attribute{name: toolType, text: toolFunction}, attribute{name: toolCallID, text: id.String()})}
 		if s.content {
 			tool.add(toolArguments, e.Text)
 		}

@@ -32,7 +32,9 @@ const (
 
 	pendingMax  = 2048 // spans in memory that wait to be sent
 	batchMax    = 256  // spans of a request
-	parentsMax  = 4096 // open runs whose client's span is remembered
+	batchBytes  = 1 << 20
+	pendingSize = 32 << 20 // bytes of texts of the spans in memory; beyond it they are dropped
+	parentsMax  = 4096     // open runs whose client's span is remembered
 	itemsAtOnce = 64
 
 	collectEvery  = 500 * time.Millisecond // spans that end meanwhile share a request
@@ -101,6 +103,8 @@ type Traces struct {
 	position position
 	read     uint64    // batch up to which the log was read
 	pending  []waiting // in the order of the log
+	size     int       // bytes of their texts
+	most     int       // spans of the next request, after the collector has refused more as too many; 0: batchMax
 	dirty    bool
 	saved    time.Time
 	failing  error // of the last request; nil: it succeeded
@@ -179,8 +183,9 @@ func (t *Traces) count(change func(*Stats)) {
 
 func (t *Traces) run(ctx context.Context) {
 	defer close(t.done)
-	wait := time.NewTimer(0)
+	wait, due := time.NewTimer(0), time.Now()
 	defer wait.Stop()
+	after := func(d time.Duration) { due = time.Now().Add(d); wait.Reset(d) }
 	report := time.NewTicker(reportEvery)
 	defer report.Stop()
 	backoff, reported := time.Duration(0), uint64(0)
@@ -203,19 +208,21 @@ func (t *Traces) run(ctx context.Context) {
 			}
 			continue
 		case <-t.changed:
-			wait.Reset(min(collectEvery, max(time.Until(retry), collectEvery)))
+			if time.Until(due) > collectEvery { // a change does not put off what is due
+				after(collectEvery)
+			}
 			continue
 		case <-wait.C:
 		}
 		next := time.Duration(0)
 		t.fill(ctx)
 		if now := time.Now(); len(t.pending) > 0 && !now.Before(retry) {
-			switch after, err := t.send(ctx); {
+			switch asked, err := t.send(ctx); {
 			case ctx.Err() != nil:
 				continue
 			case err != nil:
 				backoff = min(max(2*backoff, backoffMin), backoffMax)
-				t.failing, retry = err, now.Add(max(backoff, min(after, backoffMax)))
+				t.failing, retry = err, now.Add(max(backoff, min(asked, backoffMax)))
 				t.dropStale(now)
 			default:
 				t.failing, backoff = nil, 0
@@ -233,7 +240,7 @@ func (t *Traces) run(ctx context.Context) {
 			}
 		}
 		t.count(func(s *Stats) { s.Waiting = len(t.pending) })
-		wait.Reset(next)
+		after(next)
 	}
 }
 
@@ -268,7 +275,10 @@ func (t *Traces) add(i *Item) {
 		return
 	}
 	root, ok, err := t.source.Root(i.Owner.Tenant, i.Run)
-	if err != nil || !ok { // its session was deleted
+	if err == nil && !ok { // its session was deleted
+		delete(t.position.Parents, i.Run.String())
+	}
+	if err != nil || !ok {
 		return
 	}
 	trace := t.traceOf(i.Owner.Tenant, root)
@@ -295,10 +305,11 @@ func (t *Traces) add(i *Item) {
 		delete(t.position.Parents, root.String())
 	}
 	for _, one := range closed {
-		if len(t.pending) >= pendingMax {
+		if len(t.pending) >= pendingMax || t.size+one.size() > pendingSize {
 			s.dropped++
 			continue
 		}
+		t.size += one.size()
 		t.pending = append(t.pending, waiting{i.Batch, traced{trace, one}})
 	}
 	if s.dropped > 0 {
@@ -327,7 +338,12 @@ func (s statusFailure) isFinal() bool {
 
 // send sends the first spans that wait. It returns the time that the collector asks to wait.
 func (t *Traces) send(ctx context.Context) (after time.Duration, err error) {
-	n := min(len(t.pending), batchMax)
+	n := 1
+	for size := t.pending[0].size(); n < min(len(t.pending), cmp.Or(t.most, batchMax)); n++ {
+		if size += t.pending[n].size(); size > batchBytes {
+			break
+		}
+	}
 	all := make([]traced, n)
 	for i := range all {
 		all[i] = t.pending[i].traced
@@ -336,7 +352,11 @@ func (t *Traces) send(ctx context.Context) (after time.Duration, err error) {
 	var status statusFailure
 	switch final := errors.As(err, &status) && status.isFinal(); {
 	case err == nil:
+		t.most = 0
 		t.count(func(s *Stats) { s.Sent += uint64(n) })
+	case status == http.StatusRequestEntityTooLarge && n > 1:
+		t.most = n / 2
+		return 0, err
 	case final:
 		t.count(func(s *Stats) { s.Dropped += uint64(n) })
 	default:
@@ -349,6 +369,9 @@ func (t *Traces) send(ctx context.Context) (after time.Duration, err error) {
 // remove removes the first spans that wait.
 func (t *Traces) remove(n int) {
 	last := t.pending[n-1].batch
+	for i := range n {
+		t.size -= t.pending[i].size()
+	}
 	if t.pending = t.pending[n:]; len(t.pending) == 0 {
 		t.pending, last = nil, t.read
 	} else if t.pending[0].batch == last {

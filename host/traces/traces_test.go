@@ -74,6 +74,7 @@ type collector struct {
 	delay  time.Duration
 	calls  int
 	spans  map[string]int // times by identifier
+	most   int            // spans of a request; more are refused as too large; 0: any
 }
 
 func (c *collector) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -93,6 +94,9 @@ func (c *collector) RoundTrip(r *http.Request) (*http.Response, error) {
 	var in body
 	if err := json.Unmarshal(b, &in); err != nil {
 		return nil, err
+	}
+	if c.most > 0 && len(in.Resources[0].Scopes[0].Spans) > c.most {
+		status = http.StatusRequestEntityTooLarge
 	}
 	if status == 200 {
 		c.mu.Lock()
@@ -225,6 +229,49 @@ func TestConfigCheck(t *testing.T) {
 		got, err := c.config.target(env, egress)
 		if c.want == "" && (err != nil || got.url != c.url) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: got %+v, %v", c.config, got, err)
+		}
+	}
+}
+
+// A log that changes all the time, more often than spans are collected, holds none of them back.
+func TestSpansOfBusyLogAreSent(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l, c := &testLog{changed: make(chan struct{}, 1)}, &collector{spans: map[string]int{}}
+		c.set(200, 0)
+		traces := openTraces(t, dir, l, c, io.Discard)
+		for range 100 {
+			l.end(1)
+			<-time.After(collectEvery / 5)
+		}
+		if got := c.got(); got < 90 {
+			t.Errorf("got %d of 100 spans while the log changes", got)
+		}
+		traces.Close()
+	})
+}
+
+// A collector that refuses a request as too large gets smaller ones, and all spans.
+func TestRequestsAreSplit(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l, c := &testLog{changed: make(chan struct{}, 1)}, &collector{spans: map[string]int{}, most: 10}
+		c.set(200, 0)
+		traces := openTraces(t, dir, l, c, io.Discard)
+		l.end(100)
+		<-time.After(30 * time.Minute)
+		if got, s := c.got(), traces.Stats(); got != 100 || s.Dropped != 0 {
+			t.Errorf("got %d of 100 spans, %+v", got, s)
+		}
+		traces.Close()
+	})
+}
+
+func TestNamesOfTools(t *testing.T) {
+	for name, want := range map[string]string{"payments.transfer": "payments.transfer", "call_agent": "call_agent", "": "", "a b": "(unknown)",
+		"x\x1b]0;pwn\a": "(unknown)", "müller": "(unknown)", strings.Repeat("x", 1000): "(unknown)"} {
+		if got := nameOfTool(name); got != want {
+			t.Errorf("%.40q: got %q, want %q", name, got, want)
 		}
 	}
 }
