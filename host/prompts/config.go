@@ -72,5 +72,5 @@ func newRedactor(patterns []string) (redactor, error) {
 	return r, nil
 }
 
-// builtin matches the keys and tokens of this server.
-var builtin = regexp.MustCompile(`troupe_[A-Za-z0-9_.-]{16,}`)
+// builtin matches the keys and tokens of this server, also the tokens of runs.
+var builtin = regexp.MustCompile(`troupe(?:_|-run\.)[A-Za-z0-9_.-]{16,}`)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -33,8 +34,13 @@ const passes = 4
 // value returns a JSON value in which no pattern matches a text, a number, a name, or several of them in a row: the
 // patterns see each decoded text, and then the whole value as compact JSON. If they match more than the inside of
 // one text there, the whole texts and numbers that they touch are replaced, or if there are none, the names.
-func (r redactor) value(v jsontext.Value) jsontext.Value {
-	if len(r) == 1 && !bytes.Contains(v, []byte("troupe_")) && !bytes.Contains(v, []byte(`\u`)) { // builtin alone
+func (r redactor) value(v jsontext.Value) jsontext.Value { return r.nested(v, nestedMax) }
+
+// nestedMax is the depth to which texts that are JSON, such as the arguments of a tool call, are decoded.
+const nestedMax = 3
+
+func (r redactor) nested(v jsontext.Value, depth int) jsontext.Value {
+	if len(r) == 1 && !bytes.Contains(v, []byte("troupe")) && !bytes.Contains(v, []byte(`\u`)) { // builtin alone
 		return v
 	}
 	all := scalars(v)
@@ -42,7 +48,11 @@ func (r redactor) value(v jsontext.Value) jsontext.Value {
 	for i := range all {
 		s := &all[i]
 		before := s.text(v)
-		if after := r.text(before); after != before {
+		after := r.text(before)
+		if inner := jsontext.Value(after); depth > 0 && s.quoted && strings.Contains(after, `\`) && strings.ContainsAny(after[:1], "{[") && inner.IsValid(lenient...) {
+			after = string(r.nested(inner, depth-1)) // its texts are escaped twice
+		}
+		if after != before {
 			edits = append(edits, edit{s.from, s.to, quote(after)})
 		}
 	}
@@ -68,6 +78,10 @@ func (r redactor) spanning(v jsontext.Value) []edit {
 	}
 	all := scalars(v)
 	touched := map[int]bool{} // index in all
+	replaced := make([]bool, len(all))
+	for i := range all { // once each: a long text may be touched by very many matches
+		replaced[i] = all[i].text(v) == redacted
+	}
 	for _, at := range found {
 		var names, values []int
 		done := false // it touches a value that was replaced
@@ -75,7 +89,7 @@ func (r redactor) spanning(v jsontext.Value) []edit {
 			s := &all[i]
 			switch from, to := s.inner(); {
 			case at[0] >= to || at[1] <= from:
-			case s.text(v) == redacted:
+			case replaced[i]:
 				done = done || !s.name
 			case s.name:
 				names = append(names, i)

@@ -27,6 +27,8 @@ func TestRedactedValue(t *testing.T) {
 		{"no match", `secret`, `{"a":"b"}`, `{"a":"b"}`},
 		{"a pattern that matches its replacement", `redacted`, `{"a":"redacted","b":"c"}`, `{"a":"[redacted]","b":"c"}`},
 		{"a key of this server", `nothing`, `{"a":"use troupe_abcdefghijklmnop012345 now"}`, `{"a":"use [redacted] now"}`},
+		{"a token of a run", `nothing`, `{"a":"x-run-token: troupe-run.abcdefghijklmnop.012345 now"}`, `{"a":"x-run-token: [redacted] now"}`},
+		{"texts that are escaped twice", `Müller|5 6`, `{"arguments":"{\"to\":\"say M\\u00fcller 5\\u00206\"}"}`, `{"arguments":"{\"to\":\"say [redacted] [redacted]\"}"}`},
 		{"the same member twice", `secret`, `{"a":"secret","a":"b"}`, `{"a":"[redacted]","a":"b"}`},
 	} {
 		r, err := newRedactor([]string{c.pattern})
@@ -40,6 +42,18 @@ func TestRedactedValue(t *testing.T) {
 		if !jsontext.Value(got).IsValid(lenient...) {
 			t.Errorf("%s: no JSON: %s", c.name, got)
 		}
+	}
+}
+
+// A text in which a pattern matches as JSON, but not decoded, is looked at once and not once for each match.
+func TestManyMatchesInText(t *testing.T) {
+	r, err := newRedactor([]string{`[^\s"]{32,}`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := jsontext.Value(`{"a":"` + strings.Repeat(strings.Repeat("a", 18)+`\n`+strings.Repeat("b", 18)+" ", 25_000) + `","b":"c"}`)
+	if got := string(r.value(v)); got != `{"a":"[redacted]","b":"c"}` {
+		t.Errorf("got %.100s", got)
 	}
 }
 

@@ -31,6 +31,8 @@ const (
 	evictedPart   = 16 // part of a bound that is removed when it is reached
 
 	settleEvery = 5 * time.Second
+	writesMax   = 64              // records that are written before other work
+	closeWithin = 2 * time.Second // for what is queued at the end
 	ageEveryMax = time.Hour
 	reportEvery = time.Minute
 )
@@ -86,6 +88,7 @@ type Store struct {
 	mu       sync.Mutex
 	open     map[*recording]struct{}
 	queue    []queued
+	writing  *recording    // of the record that left the queue and is not written yet; nil: none
 	bytes    int           // of the queue
 	added    uint64        // records that were ever added to the queue
 	written  uint64        // those that were taken care of
@@ -126,6 +129,9 @@ type file struct {
 func Open(o Options) (*Store, error) {
 	if _, err := os.Stat(o.Dir); !o.On() && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	if real, err := filepath.EvalSymlinks(o.Dir); err == nil { // the files behind a link to another disk are found after a start
+		o.Dir = real
 	}
 	redact, err := newRedactor(o.Redact)
 	if err != nil {
@@ -173,7 +179,7 @@ func (s *Store) scan() error {
 	return err
 }
 
-// Close writes what is queued and ends the work. No request may be under way.
+// Close writes what is queued, for at most closeWithin, and ends the work. No request may be under way.
 func (s *Store) Close() {
 	if s == nil {
 		return
@@ -244,13 +250,17 @@ func (s *Store) Forget(tenant, session string) {
 	for _, q := range s.queue {
 		q.of.dropIf(tenant, session)
 	}
+	if s.writing != nil {
+		s.writing.dropIf(tenant, session)
+	}
 	s.mu.Unlock()
 	s.files.Lock()
 	defer s.files.Unlock()
 	prefix := prefixOf(s.Dir, tenant, session)
 	for path, f := range s.known {
 		if strings.HasPrefix(path, prefix) {
-			s.remove(path, f) // if it fails, the next check of the runs removes it
+			f.settled = false // if it cannot be removed, the next check of the runs tries again
+			s.remove(path, f)
 		}
 	}
 }
@@ -297,10 +307,17 @@ func (s *Store) run(ctx context.Context) {
 	s.settle(ctx) // what a killed process has left
 	s.age()
 	for {
-		s.write()
+		s.write(writesMax)
 		select {
 		case <-ctx.Done():
-			s.write()
+			until := time.Now().Add(closeWithin)
+			for s.write(1) && time.Now().Before(until) {
+				continue
+			}
+			s.mu.Lock()
+			s.dropped += uint64(len(s.queue))
+			s.mu.Unlock()
+			s.report()
 			return
 		case <-s.wake:
 		case <-settle.C:
@@ -324,18 +341,27 @@ func (s *Store) report() {
 	}
 }
 
-// write writes all records of the queue.
-func (s *Store) write() {
-	for {
+// write writes at most so many records of the queue, and reports whether others are left.
+func (s *Store) write(most int) (more bool) {
+	for n := 0; ; n++ {
 		s.mu.Lock()
 		if len(s.queue) == 0 {
 			s.queue = nil
 			s.mu.Unlock()
-			return
+			return false
+		}
+		if n == most {
+			s.mu.Unlock()
+			select {
+			case s.wake <- struct{}{}:
+			default:
+			}
+			return true
 		}
 		q := s.queue[0]
 		s.queue[0] = queued{}
 		s.queue = s.queue[1:]
+		s.writing = q.of
 		s.mu.Unlock()
 		err := s.writeOne(q)
 		if err != nil {
@@ -343,6 +369,7 @@ func (s *Store) write() {
 		}
 		s.mu.Lock()
 		s.bytes -= len(q.x.Request) + len(q.x.Raw) + len(q.x.Completion.Text)
+		s.writing = nil
 		s.written++
 		switch {
 		case err != nil:

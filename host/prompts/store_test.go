@@ -478,3 +478,73 @@ func TestOffMakesNoFolder(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A session is deleted while one of its records leaves the queue.
+func TestSessionIsForgottenWhileItsRecordIsWritten(t *testing.T) {
+	dir, log := t.TempDir(), &states{of: map[actor.CallID]State{}}
+	writing, forgotten := make(chan struct{}), make(chan struct{})
+	s, err := Open(Options{Config: Config{Prompts: All}, Dir: dir, Source: log, Logger: slog.New(slog.DiscardHandler),
+		Room: func() bool { close(writing); <-forgotten; return true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := ownerOf("alice", "s1")
+	(&testStore{t, s, log}).add(owner, runOf(1), "SENTINEL")
+	<-writing
+	s.Forget("alice", "s1")
+	close(forgotten)
+	s.Close()
+	if found := grep(t, dir, "SENTINEL"); len(found) > 0 {
+		t.Errorf("the deleted session is in %v", found)
+	}
+}
+
+// A file that cannot be removed when its session is deleted is removed later.
+func TestFailedRemovalIsRepeated(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, dir, Config{Prompts: All}, nil)
+		owner, run := ownerOf("alice", "s1"), runOf(1)
+		s.add(owner, run, "SENTINEL")
+		s.read(owner, run)
+		<-time.After(3 * settleEvery) // it is settled
+		path := fileOf(s.Dir, owner, run)
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(path, "busy"), 0o700); err != nil { // which Remove refuses
+			t.Fatal(err)
+		}
+		s.log.set(run, Unknown)
+		s.Forget("alice", "s1")
+		if err := os.Remove(filepath.Join(path, "busy")); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(3 * settleEvery)
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("it is still there: %v", err)
+		}
+		s.Close()
+	})
+}
+
+// A folder that is a link to another disk is bounded after a start too.
+func TestFolderMayBeLink(t *testing.T) {
+	real, link := t.TempDir(), filepath.Join(t.TempDir(), "prompts")
+	if err := os.Symlink(real, link); err != nil {
+		t.Fatal(err)
+	}
+	s := openStore(t, link, Config{Prompts: All}, nil)
+	owner, run := ownerOf("alice", "s1"), runOf(1)
+	s.add(owner, run, "SENTINEL")
+	s.Close()
+	s = openStore(t, link, Config{Prompts: All}, s.log)
+	if got := s.Stats().Bytes; got == 0 {
+		t.Error("the records of before the start are not counted")
+	}
+	s.Forget("alice", "s1")
+	s.Close()
+	if found := grep(t, real, "SENTINEL"); len(found) > 0 {
+		t.Errorf("the deleted session is in %v", found)
+	}
+}
