@@ -208,7 +208,8 @@ func TestPromptsAreForOperators(t *testing.T) {
 		return strings.TrimSpace(out)
 	}
 	alice := key("--user", "alice", "--scope", "call", "--scope", "read")
-	operator, bob := key("--scope", "operator"), key("--user", "bob", "--scope", "operator", "--scope", "call")
+	operator, bob := key("--scope", "operator", "--scope", "read"), key("--user", "bob", "--scope", "operator", "--scope", "call")
+	website := key("--scope", "operator") // that issues tokens
 	customer := key("--user", "alice", "--scope", "chat", "--agent", "front")
 	r.apiKey = alice
 	run := r.send("front", "s1", "please pay")
@@ -219,6 +220,7 @@ func TestPromptsAreForOperators(t *testing.T) {
 		{"its user", alice, "", 403},
 		{"a customer", customer, "", 403},
 		{"an operator", operator, "?user=alice", 200},
+		{"an operator that may not read", website, "?user=alice", 403},
 		{"an operator without the user", operator, "", 404},
 		{"another user", bob, "", 404},
 	} {

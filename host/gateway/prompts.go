@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 )
 
@@ -27,11 +28,14 @@ func (s promptRoute) list(ctx *fasthttp.RequestCtx) {
 	if p == nil {
 		limit, p = queryLimit(ctx, promptsDefault, command.PromptsMax)
 	}
+	by := callerOf(ctx)
+	if p == nil && len(ctx.QueryArgs().Peek(userParam)) > 0 && !ingress.Allows(by.Principal, ingress.ScopeRead) { // as with every route that shows a run
+		p = lacksScope(by.Key, ingress.ScopeRead)
+	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	by := callerOf(ctx)
 	s.server.scan(ctx, func(reading context.Context) func() {
 		page, err := command.Find(reading, nodeOf(s.server, &by), by.Principal, command.PromptsQuery{Run: id, After: after, Limit: int(limit)})
 		return func() {
