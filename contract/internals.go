@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Sentences in place of what an agent says of a failure in the words of its machinery. The events of its run have those.
@@ -49,32 +50,75 @@ func (r *Response) ForUser(policy UserText) (found []string) {
 
 // internalIn returns the first word of a text that names machinery, or "".
 func internalIn(text string) string {
-	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return c <= ' ' || strings.ContainsRune("()[]{}<>\"'`,;=|", c) }) {
+	for word := range strings.FieldsFuncSeq(text, func(c rune) bool {
+		return c <= ' ' || strings.ContainsRune("()[]{}<>\"'`,;=|", c) || c > unicode.MaxASCII && !unicode.IsLetter(c) && !unicode.IsDigit(c) && c != '…'
+	}) {
+		if _, err := netip.ParseAddr(word); err == nil { // also one that begins with a colon
+			return word
+		}
+		if code, ok := strings.CutSuffix(word, ":"); ok && isReasonCode(code) {
+			return code
+		}
 		if word = strings.Trim(word, ".:!?…"); isInternal(word) {
 			return word
 		}
+		for part := range strings.FieldsFuncSeq(word, func(c rune) bool { return c == '@' || c == '/' }) { // of an address without its scheme
+			if host, port, _ := strings.Cut(part, ":"); isAddress(part) || isAddress(host) || isAddress(port) || isHostPort(host, port) {
+				return word
+			}
+		}
 	}
 	return ""
+}
+
+// isAddress reports whether a word is an address of the Internet, with or without a port. A number with dots, such as a
+// version of four parts, is one too.
+func isAddress(word string) bool {
+	if _, err := netip.ParseAddr(word); err == nil {
+		return true
+	}
+	_, err := netip.ParseAddrPort(word)
+	return err == nil
+}
+
+// isReasonCode reports whether a word is a code such as model_rejected, which an error begins with.
+func isReasonCode(word string) bool {
+	return strings.Contains(word, "_") && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz_") == "" && word[0] != '_'
+}
+
+// isPath reports whether a word is the path of a file.
+func isPath(word string) bool {
+	last := word[strings.LastIndexByte(word, '/')+1:]
+	switch dirs := strings.Count(word, "/"); {
+	case strings.HasPrefix(word, "~/"):
+		return true
+	case strings.HasPrefix(word, "/"):
+		return dirs > 1 || strings.Contains(last, ".")
+	default:
+		return dirs > 1 && strings.Contains(last, ".")
+	}
+}
+
+// isSecret reports whether a word looks like a key or an identifier of a trace.
+func isSecret(word string) bool {
+	return strings.HasPrefix(word, "sk-") && len(word) > 8 || len(word) == 32 && strings.Trim(word, "0123456789abcdef") == ""
 }
 
 // internalSuffixes end names of hosts that no user can reach.
 var internalSuffixes = []string{".internal", ".local", ".localdomain", ".lan", ".svc", ".corp", ".intranet", ".home.arpa"}
 
 // systemErrors are names of errors of systems that begin as words do. Others have a '_', or end with Error or Exception.
-var systemErrors = []string{"ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "ETIMEDOUT", "ENOTFOUND", "EHOSTUNREACH", "ENETUNREACH", "EPIPE", "ENOENT", "EACCES", "EPERM", "EMFILE", "ENOSPC", "NXDOMAIN", "Traceback"}
+var systemErrors = []string{"ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "ETIMEDOUT", "ENOTFOUND", "EHOSTUNREACH", "ENETUNREACH", "EPIPE", "ENOENT", "EACCES", "EPERM", "EMFILE", "ENOSPC", "NXDOMAIN", "SQLSTATE", "Traceback"}
 
 func isInternal(word string) bool {
-	if _, err := netip.ParseAddr(word); err == nil {
-		return true
-	}
-	if _, err := netip.ParseAddrPort(word); err == nil {
+	if isAddress(word) || isSecret(word) {
 		return true
 	}
 	host, port, _ := strings.Cut(word, ":")
 	switch {
 	case strings.Contains(word, "://"), slices.Contains(systemErrors, word), strings.HasPrefix(word, "0x") && len(word) > 4:
 		return true
-	case strings.Count(word, "/") > 1 && word[0] == '/', strings.Contains(word, `:\`):
+	case isPath(word), strings.Contains(word, `:\`):
 		return true
 	case host == "localhost", slices.ContainsFunc(internalSuffixes, func(s string) bool { return strings.HasSuffix(strings.ToLower(host), s) && len(host) > len(s) }):
 		return true
