@@ -57,7 +57,6 @@ var guards = []Guard{
 	{Mutant: "hold-unbounded", Spec: specs.EveryCallEnds},
 	{Mutant: "former-attempt-answers", Spec: specs.EffectOncePerAttempt},
 	{Mutant: "state-of-failed-turn-kept", Spec: linear.LinearKept},
-	{Mutant: "epoch-not-confirmed", Spec: specs.NoPhantomRefusal},
 	{Mutant: "probe-unbounded", Spec: CodecRoundTrip},
 	{Mutant: "prober-is-victim", Spec: specs.OneVictimPerCycle},
 	{Mutant: "one-branch-only", Spec: specs.NoWaitCycle},
