@@ -120,6 +120,13 @@ func (c *collector) got() int {
 	return len(c.spans)
 }
 
+// asked returns the number of requests.
+func (c *collector) asked() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls
+}
+
 func openTraces(t *testing.T, dir string, l *testLog, c *collector, log io.Writer) *Traces {
 	t.Helper()
 	egress, _ := upstream.NewEgress(upstream.AllowLoopback())
@@ -164,19 +171,19 @@ func TestCollectorThatIsAway(t *testing.T) {
 		}
 		c.set(500, 0)
 		l.end(3 * pendingMax)
-		calls := c.calls
+		calls := c.asked()
 		<-time.After(2*StaleAfter + 5*time.Minute)
 		s := traces.Stats()
+		traces.Close()
 		if s.Dropped < 5+pendingMax || s.Waiting > pendingMax {
 			t.Errorf("failing for two hours: got %+v", s)
 		}
-		if n := c.calls - calls; n > 300 {
+		if n := c.asked() - calls; n > 300 {
 			t.Errorf("it was asked %d times in two hours", n)
 		}
 		if lines := strings.Count(log.String(), "spans are not sent"); lines < 100 || lines > 200 {
 			t.Errorf("got %d lines in %s", lines, 2*StaleAfter)
 		}
-		traces.Close()
 	})
 }
 
