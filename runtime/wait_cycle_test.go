@@ -292,6 +292,38 @@ func TestCancelDuringConfirmationPreventsRefusal(t *testing.T) {
 	n.want(ids[1], "ok")
 }
 
+// A probe of the second lap arrives after a restart, under which the same calls wait again. It confirms no wait
+// of before: between its laps the wait may have ended.
+func TestWaitIsConfirmedUnderItsEpochOnly(t *testing.T) {
+	for _, moved := range []bool{false, true} {
+		n := newNode(t, 4, agent("a", routeByMessage()), agent("b", routeByMessage()))
+		var confirms []actor.Envelope
+		n.drop = func(env actor.Envelope) bool {
+			p, probe := env.Body.(actor.Probe)
+			if probe && p.Confirm == 1 && len(confirms) == 0 {
+				confirms = append(confirms, env)
+			}
+			return probe && (p.Confirm > 0 || len(confirms) > 0)
+		}
+		n.sendTogether("a b", "b a")
+		if len(confirms) == 0 {
+			t.Fatal("no confirmation was sent to another cell")
+		}
+		if moved {
+			n.restart(4)
+			n.drain()
+		}
+		env := confirms[0]
+		owner := n.cells[0].owner(n.shard(env.To))
+		env.Epoch = owner.Epoch
+		before := n.eventCounts[history.Confirm]
+		n.step(n.cells[owner.Cell], Deliver{env})
+		if got := n.eventCounts[history.Confirm] > before; got == moved {
+			t.Errorf("moved %v: the wait was confirmed: %v", moved, got)
+		}
+	}
+}
+
 // The cycle closes through the second of two branches. The first branch is only
 // slow.
 func TestWaitCycleThroughSecondBranch(t *testing.T) {
