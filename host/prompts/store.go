@@ -21,7 +21,7 @@ import (
 	"github.com/troupe-run/troupe/host/outbound"
 )
 
-// Bounds of what is kept, beside RecordBytesMax.
+// Bounds of the records on disk. RecordBytesMax bounds one.
 const (
 	RunBytesMax = 32 << 20 // bytes of a run
 	BytesMax    = 1 << 30  // bytes of all runs
@@ -37,7 +37,7 @@ const (
 	reportEvery = time.Minute
 )
 
-// State is what the log has of a run.
+// State is the state of a run in the log.
 type State uint8
 
 // The states.
@@ -101,6 +101,7 @@ type Store struct {
 	known map[string]*file
 	sum   atomic.Int64 // bytes of all files
 	evict int64        // bytes at which files are removed
+	most  int          // files at which some are removed
 }
 
 // recording is a request that is under way.
@@ -141,7 +142,7 @@ func Open(o Options) (*Store, error) {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	s := &Store{Options: o, redact: redact, wake: make(chan struct{}, 1), done: make(chan struct{}), open: map[*recording]struct{}{}, progress: make(chan struct{}), known: map[string]*file{}, evict: BytesMax}
+	s := &Store{Options: o, redact: redact, wake: make(chan struct{}, 1), done: make(chan struct{}), open: map[*recording]struct{}{}, progress: make(chan struct{}), known: map[string]*file{}, evict: BytesMax, most: RunsMax}
 	if err := s.scan(); err != nil {
 		return nil, fmt.Errorf("prompts %s: %w", o.Dir, err)
 	}
@@ -221,9 +222,6 @@ func (s *Store) end(r *recording, x *outbound.Recorded) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, r)
-	if r.dropped.Load() {
-		return
-	}
 	if s.bytes+n > queueBytesMax {
 		s.dropped++
 		return
@@ -304,14 +302,14 @@ func (s *Store) run(ctx context.Context) {
 	defer settle.Stop()
 	defer age.Stop()
 	defer report.Stop()
-	s.settle(ctx) // what a killed process has left
+	s.settle(ctx) // the files of a killed process
 	s.age()
 	for {
-		s.write(writesMax)
+		s.write(ctx, writesMax)
 		select {
 		case <-ctx.Done():
 			until := time.Now().Add(closeWithin)
-			for s.write(1) && time.Now().Before(until) {
+			for s.write(context.Background(), 1) && time.Now().Before(until) {
 				continue
 			}
 			s.mu.Lock()
@@ -341,8 +339,8 @@ func (s *Store) report() {
 	}
 }
 
-// write writes at most so many records of the queue, and reports whether others are left.
-func (s *Store) write(most int) (more bool) {
+// write writes at most so many records of the queue, until ctx ends. It reports whether others are left.
+func (s *Store) write(ctx context.Context, most int) (more bool) {
 	for n := 0; ; n++ {
 		s.mu.Lock()
 		if len(s.queue) == 0 {
@@ -350,7 +348,7 @@ func (s *Store) write(most int) (more bool) {
 			s.mu.Unlock()
 			return false
 		}
-		if n == most {
+		if n == most || ctx.Err() != nil {
 			s.mu.Unlock()
 			select {
 			case s.wake <- struct{}{}:
@@ -418,7 +416,7 @@ func (s *Store) writeOne(q queued) error {
 	if f.size > RunBytesMax {
 		s.trim(path, f, time.Time{}, RunBytesMax/2)
 	}
-	if s.sum.Load() > s.evict || len(s.known) > RunsMax {
+	if s.sum.Load() > s.evict || len(s.known) > s.most {
 		s.makeRoom()
 	}
 	return nil
@@ -463,7 +461,7 @@ func (s *Store) makeRoom() {
 		return cmp.Or(s.known[a].changed.Compare(s.known[b].changed), cmp.Compare(a, b))
 	})
 	for _, path := range all {
-		if s.sum.Load() <= s.evict-s.evict/evictedPart && len(s.known) <= RunsMax-RunsMax/evictedPart {
+		if s.sum.Load() <= s.evict-s.evict/evictedPart && len(s.known) <= s.most-s.most/evictedPart {
 			return
 		}
 		s.remove(path, s.known[path])

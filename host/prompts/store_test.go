@@ -548,3 +548,90 @@ func TestFolderMayBeLink(t *testing.T) {
 		t.Errorf("the deleted session is in %v", found)
 	}
 }
+
+// slowRoom is a disk on which each record takes a tenth of a second.
+func slowRoom() bool { <-time.After(100 * time.Millisecond); return true }
+
+// A queue that is never empty does not keep records from being removed, and the end of the server waits for a
+// part of it only. What is left is counted.
+func TestLongQueue(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		log := &states{of: map[actor.CallID]State{}}
+		open, err := Open(Options{Config: Config{Prompts: All}, Dir: dir, Source: log, Logger: slog.New(slog.DiscardHandler), Room: slowRoom})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, owner, deleted := &testStore{t, open, log}, ownerOf("alice", "s"), runOf(1)
+		s.add(owner, deleted, "SENTINEL")
+		for range 3000 {
+			s.add(owner, runOf(2), "question")
+		}
+		log.set(deleted, Unknown)
+		<-time.After(200 * time.Second) // the records take 300 s
+		if found := grep(t, dir, "SENTINEL"); len(found) > 0 {
+			t.Errorf("a run that the log does not have is in %v", found)
+		}
+		began := time.Now()
+		s.Close()
+		if took := time.Since(began); took > closeWithin+time.Second {
+			t.Errorf("the end took %v", took)
+		}
+		if got := s.Stats(); got.Dropped == 0 || got.Recorded+got.Dropped != 3001 {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+// The records of a run leave from the front, and the files that were written to longest ago.
+func TestFilesAreBounded(t *testing.T) {
+	s := openStore(t, t.TempDir(), Config{Prompts: All}, nil)
+	defer s.Close()
+	owner, run, long := ownerOf("alice", "s"), runOf(1), strings.Repeat("x ", 400<<10)
+	for range 50 {
+		s.add(owner, run, long)
+	}
+	s.read(owner, run)
+	if got := s.Stats().Bytes; got > RunBytesMax || got < RunBytesMax/4 {
+		t.Errorf("got %d bytes of a run, at most %d allowed", got, RunBytesMax)
+	}
+	s.files.Lock()
+	s.most = 3
+	s.files.Unlock()
+	for n := range byte(5) {
+		run := runOf(2 + n)
+		s.add(owner, run, "question")
+		s.read(owner, run)
+	}
+	if n := len(s.paths(func(*file) bool { return true })); n > 3 {
+		t.Errorf("got %d files, at most 3 allowed", n)
+	}
+}
+
+// The entries of a run may be written after its first record. With Failed a run is looked at again after each record.
+func TestRunsAreLookedAtAgain(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, dir, Config{Prompts: Failed}, nil)
+		owner, late, failed := ownerOf("alice", "s"), runOf(1), runOf(2)
+		<-time.After(settleEvery - time.Second)
+		s.add(owner, late, "question")
+		s.add(owner, failed, "question")
+		s.log.set(late, Unknown)
+		s.log.set(failed, Kept)
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		if len(s.read(owner, late)) != 1 {
+			t.Error("the record of a run that is not in the log yet is gone")
+		}
+		s.add(owner, failed, "again")
+		s.read(owner, failed)
+		s.log.set(failed, Succeeded)
+		<-time.After(2 * settleEvery)
+		synctest.Wait()
+		if got := s.read(owner, failed); got != nil {
+			t.Errorf("got %d records of a run that has succeeded after all", len(got))
+		}
+		s.Close()
+	})
+}

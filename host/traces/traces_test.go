@@ -28,6 +28,9 @@ type testLog struct {
 	mu      sync.Mutex
 	items   []Item
 	changed chan struct{}
+	text    string // of the message and the answer of each run
+	tools   int    // calls of each run
+	deleted bool   // no run is known
 }
 
 func (l *testLog) End() uint64              { return uint64(len(l.items)) }
@@ -42,11 +45,17 @@ func (l *testLog) Items(_ context.Context, after uint64, room int) (all []Item, 
 	return all, upto, nil
 }
 
-func (l *testLog) Root(_ string, run actor.CallID) (actor.CallID, bool, error) { return run, true, nil }
+func (l *testLog) Root(_ string, run actor.CallID) (actor.CallID, bool, error) {
+	return run, !l.deleted, nil
+}
 
 func (l *testLog) Events(_ string, run actor.CallID, upto uint64, each func(*runs.Event)) error {
 	now := actor.Time(time.Now().UnixNano())
-	for i, e := range []runs.Event{{Type: runs.UserInput}, {Type: runs.RunStarted}, {Type: runs.RunDone}} {
+	all := []runs.Event{{Type: runs.UserInput, Text: l.text}, {Type: runs.RunStarted}}
+	for i := range l.tools {
+		all = append(all, runs.Event{Type: runs.ToolCallCreated, Step: 1, Index: uint16(i), Name: "pay"}, runs.Event{Type: runs.ToolResult, Step: 1, Index: uint16(i), Name: "pay"})
+	}
+	for i, e := range append(all, runs.Event{Type: runs.RunDone, Text: l.text}) {
 		if e.Run, e.Seq, e.At = run, uint64(i+1), now; e.Seq <= upto {
 			each(&e)
 		}
@@ -58,7 +67,7 @@ func (l *testLog) Events(_ string, run actor.CallID, upto uint64, each func(*run
 func (l *testLog) end(n int) {
 	l.mu.Lock()
 	for range n {
-		l.items = append(l.items, Item{Batch: uint64(len(l.items) + 1), Owner: testOwner, Run: actor.CallID{0: 1, 14: byte(len(l.items) >> 8), 15: byte(len(l.items))}, Seq: 3})
+		l.items = append(l.items, Item{Batch: uint64(len(l.items) + 1), Owner: testOwner, Run: actor.CallID{0: 1, 14: byte(len(l.items) >> 8), 15: byte(len(l.items))}, Seq: uint64(3 + 2*l.tools)})
 	}
 	l.mu.Unlock()
 	select {
@@ -75,6 +84,8 @@ type collector struct {
 	calls  int
 	spans  map[string]int // times by identifier
 	most   int            // spans of a request; more are refused as too large; 0: any
+	bytes  int            // of the largest request
+	sizes  []int          // spans of each request that was taken
 }
 
 func (c *collector) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -82,6 +93,7 @@ func (c *collector) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	status, delay := c.status, c.delay
 	c.calls++
+	c.bytes = max(c.bytes, len(b))
 	c.mu.Unlock()
 	select {
 	case <-time.After(delay):
@@ -95,11 +107,14 @@ func (c *collector) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := json.Unmarshal(b, &in); err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
 	if c.most > 0 && len(in.Resources[0].Scopes[0].Spans) > c.most {
 		status = http.StatusRequestEntityTooLarge
 	}
+	c.mu.Unlock()
 	if status == 200 {
 		c.mu.Lock()
+		c.sizes = append(c.sizes, len(in.Resources[0].Scopes[0].Spans))
 		for _, s := range in.Resources[0].Scopes[0].Spans {
 			c.spans[s.Trace+s.ID]++
 		}
@@ -120,6 +135,13 @@ func (c *collector) got() int {
 	return len(c.spans)
 }
 
+// allow sets the maximum number of spans of a request.
+func (c *collector) allow(most int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.most = most
+}
+
 // asked returns the number of requests.
 func (c *collector) asked() int {
 	c.mu.Lock()
@@ -127,10 +149,14 @@ func (c *collector) asked() int {
 	return c.calls
 }
 
-func openTraces(t *testing.T, dir string, l *testLog, c *collector, log io.Writer) *Traces {
+func openTraces(t *testing.T, dir string, l *testLog, c *collector, log io.Writer, set ...func(*Options)) *Traces {
 	t.Helper()
 	egress, _ := upstream.NewEgress(upstream.AllowLoopback())
-	traces, err := Open(Options{Config: Config{Endpoint: "http://127.0.0.1:4318/"}, Path: filepath.Join(dir, "traces.json"), Service: "troupe", Transport: c, Egress: egress, Env: os.LookupEnv, Logger: slog.New(slog.NewTextHandler(log, nil))}, l)
+	o := Options{Config: Config{Endpoint: "http://127.0.0.1:4318/"}, Path: filepath.Join(dir, "traces.json"), Service: "troupe", Transport: c, Egress: egress, Env: os.LookupEnv, Logger: slog.New(slog.NewTextHandler(log, nil))}
+	for _, f := range set {
+		f(&o)
+	}
+	traces, err := Open(o, l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +296,17 @@ func TestRequestsAreSplit(t *testing.T) {
 		if got, s := c.got(), traces.Stats(); got != 100 || s.Dropped != 0 {
 			t.Errorf("got %d of 100 spans, %+v", got, s)
 		}
+		c.set(200, 0)
+		c.allow(0)
+		l.end(10)
+		<-time.After(time.Minute)
+		c.allow(0)
+		l.end(100)
+		<-time.After(time.Minute)
 		traces.Close()
+		if got := c.sizes[len(c.sizes)-1]; got < 50 {
+			t.Errorf("got %d spans in a request, after the collector takes large ones again", got)
+		}
 	})
 }
 
@@ -281,4 +317,63 @@ func TestNamesOfTools(t *testing.T) {
 			t.Errorf("%.40q: got %q, want %q", name, got, want)
 		}
 	}
+}
+
+// While the collector is away, the number of spans is bounded, and the bytes of their texts.
+func TestSpansInMemoryAreBounded(t *testing.T) {
+	for name, l := range map[string]*testLog{"texts": {text: strings.Repeat("x", 400<<10)}, "spans": {tools: 900}} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			l.changed = make(chan struct{}, 1)
+			c := &collector{spans: map[string]int{}}
+			c.set(500, 0)
+			traces := openTraces(t, dir, l, c, io.Discard, func(o *Options) { o.Content = true })
+			l.end(100)
+			<-time.After(10 * time.Minute)
+			s := traces.Stats()
+			traces.Close()
+			size := 0
+			for i := range traces.pending {
+				size += traces.pending[i].size()
+			}
+			if len(traces.pending) == 0 || len(traces.pending) > pendingMax || size > pendingSize || size != traces.size || s.Dropped == 0 {
+				t.Errorf("%s: %d spans of %d bytes (counted: %d) wait, %+v", name, len(traces.pending), size, traces.size, s)
+			}
+			if c.bytes > 2*batchBytes {
+				t.Errorf("%s: a request has %d bytes", name, c.bytes)
+			}
+		})
+	}
+}
+
+// The spans of clients are remembered until their runs end or are deleted, and only so many.
+func TestParentsAreForgotten(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l, c := &testLog{changed: make(chan struct{}, 1)}, &collector{spans: map[string]int{}}
+		c.set(200, 0)
+		traces := openTraces(t, dir, l, c, io.Discard)
+		accept := func(n int) {
+			l.end(n)
+			l.mu.Lock()
+			for i := range n {
+				one := &l.items[len(l.items)-1-i]
+				one.Seq, one.Trace = 0, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+			}
+			l.mu.Unlock()
+			<-time.After(time.Minute)
+		}
+		accept(2)
+		l.deleted = true
+		l.mu.Lock()
+		l.items = append(l.items, Item{Batch: 3, Owner: testOwner, Run: l.items[0].Run, Seq: 3})
+		l.mu.Unlock()
+		l.changed <- struct{}{}
+		<-time.After(time.Minute)
+		accept(parentsMax + 10)
+		traces.Close()
+		if _, left := traces.position.Parents[l.items[0].Run.String()]; left || len(traces.position.Parents) != parentsMax {
+			t.Errorf("got %d parents, that of a deleted run: %v", len(traces.position.Parents), left)
+		}
+	})
 }

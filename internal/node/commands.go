@@ -211,8 +211,8 @@ func (c *Commands) Follow(_ context.Context, in command.Follow) (updates <-chan 
 	}), nil
 }
 
-// Lookup implements command.Node. A process of a cluster gives its result only while it has its lease: one
-// that was frozen meanwhile knows nothing of what its successor has acknowledged.
+// Lookup implements command.Node. A process of a cluster gives a result only while it has its lease: a
+// frozen process has a successor, whose acknowledged changes are missing in its memory.
 func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
 	r, err := c.lookup(ctx, in)
 	switch in.Query.(type) {

@@ -54,6 +54,7 @@ func TestInvalidQueriesAreRefused(t *testing.T) {
 		{command.OwnerQuery{Run: run}, actor.NotFound},
 		{command.RunQuery{Run: run}, actor.NotFound},
 		{command.WaitingQuery{Run: run}, actor.NotFound},
+		{command.PromptsQuery{Run: run, Limit: 1}, actor.Rejected}, // without the scope operator
 	} {
 		var r *actor.Refusal
 		if _, err := n.Lookup(t.Context(), command.Lookup{By: testBy, Query: c.query}); !errors.As(err, &r) || r.Reason != c.want {
