@@ -53,7 +53,7 @@ type orchestration struct {
 	resumed bool             // the user has answered that
 	noted   SessionState     // what the agents of the session have noted so far
 	records []actor.Ask      // decisions that the next action records
-	// internals are words of machinery in what agents say of their failures: see contract.Response.ForUser.
+	// internals are the internal names in errors of agents; see contract.Response.ForUser.
 	internals []string
 }
 

@@ -326,9 +326,9 @@ func TestTargetsAreAskedInOrder(t *testing.T) {
 	}
 }
 
-// What users of other systems have reported of their teams: of several hand-offs the first one alone is made, one for the same
-// agent replaces another, a branch that fails takes the results of the others along, a branch does not get the user's own
-// words, an agent says nothing and its caller goes on as if it had, and a plain answer is forced into the form of another.
+// Faults that users of other systems have reported: only the first of several hand-offs is made, a hand-off replaces another
+// to the same agent, a failing branch loses the results of the others, a branch lacks the message of the user, an empty
+// answer counts as success, and a plain answer is changed into another form.
 func TestFaultsOfOtherTeams(t *testing.T) {
 	d := newDesk(t, `{"primary_intent":"both","intent_confidence":1,"target_agent":"\u0060ANL\u0060","target_capability":"anl_npv","inputs":{"rate":1},`+
 		`"secondary_targets":[{"capability":"ANL_NPV","inputs":{"rate":2}},{"capability":"CHA_SIZE"},{"capability":"**DOC_GENERATE**"}]}`)

@@ -10,16 +10,16 @@ import (
 	"unicode"
 )
 
-// Sentences in place of what an agent says of a failure in the words of its machinery. The events of its run have those.
+// Sentences that replace texts with internal names. The events of the run have the original texts.
 const (
 	internalError   = "an error occurred"
 	internalWarning = "a part of it could not be done"
 	internalName    = "a part"
 )
 
-// ForUser prepares what a response says of its failure and its limits for a user, as the policy of user text wants it. An
-// agent often passes the error of a tool on, with its hosts, paths and codes. With RedactCodes a general sentence takes the
-// place of such a text; with FlagCodes it stays. It returns the words that users should not read.
+// ForUser removes internal names (hosts, paths, codes) from the error, the warnings and the gaps of a response, which
+// agents often copy from the error of a tool. With RedactCodes a general sentence replaces a text with such a name; with
+// FlagCodes the text stays. It returns the names that it found.
 func (r *Response) ForUser(policy UserText) (found []string) {
 	if policy != RedactCodes && policy != FlagCodes {
 		return nil

@@ -202,7 +202,7 @@ func DecodeResponse(answer, id string, levels Levels) (Response, *Violation) {
 	text := fenced(answer)
 	members, err := membersOf([]byte(text), lenient)
 	switch {
-	case text == "": // after tool calls some models say nothing: what was done is not known here
+	case text == "": // some models end a turn without text after their tool calls, which may have succeeded
 		r.Status, r.Confidence, r.Warnings = Partial, levels.Of(BrokenConfidence), []string{"the answer is empty"}
 		r.note("the answer is empty")
 		return r, nil
@@ -265,10 +265,13 @@ func reasonOfTool(text string) actor.Reason {
 // responseMembers are the members of an envelope.
 var responseMembers = []string{"request_id", "status", "result_json", "confidence_level", "confidence", "error_code", "error_message", "warnings", "metadata", misroutedMember}
 
-// isEnvelope reports whether an object is a response to the request with an ID. A result of a capability may have a member
-// status too, such as that of an order. So a status alone makes no envelope: beside it stands what the contract requires,
-// which is a result or the ID of the request, or what it requires with that status. An object with no member that is not one
-// of an envelope is one also with less, unless it says success: a failure must not read as a result.
+// isEnvelope reports whether an object is a response to the request with an ID. The result of a capability may have a
+// member status too, such as that of an order. An envelope therefore has a status and
+//
+//   - the ID of the request, or the member result_json,
+//   - or a status of the contract with a confidence or an error,
+//   - or no member that is foreign to envelopes, and a status other than SUCCESS or an error. A failure in so few words
+//     must not be read as a result.
 func isEnvelope(members []member, id string) bool {
 	if len(members) == 1 && members[0].name == misroutedMember {
 		return true

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Two steps of a workflow fail: a tool cannot be reached, and an agent passes on what its machine says. The user reads that
-// they were not completed. The run shows operators why, and each call by the beginning of its ID.
+// Two steps of a workflow fail: a tool cannot be reached, and an agent answers with an internal error. The user reads that
+// both were not completed. The run shows operators the reasons, and each call by the beginning of its ID.
 func TestFailedStepsAreShownToOperators(t *testing.T) {
 	files := ">> desk.toml\nname = \"desk\"\nkind = \"orchestrator\"\nprompt = 'on case say {\"primary_intent\":\"case\",\"intent_confidence\":1,\"workflow\":\"case\"}'\n" +
 		"[workflow.case]\ndescription = \"a case\"\n" +
