@@ -98,6 +98,10 @@ type Model struct {
 	RetryDelayMax time.Duration     // maximum delay; 0: 15 s
 	RetryTime     time.Duration     // from the first failure to the last attempt; 0: 30 s
 	RetryJitter   *bool             // false: each delay is its maximum
+
+	PriceInput       *float64 // price of a million tokens of prompts, in the currency of all prices; nil: unknown
+	PriceOutput      *float64 // price of a million tokens of answers
+	PriceCachedInput *float64 // price of a million tokens of prompts that the provider had cached; nil: PriceInput
 }
 
 // Server is one node in a data folder. Its methods are safe for concurrent use.

@@ -123,7 +123,7 @@ func TestChatAnswerIsPassedOn(t *testing.T) {
 			if !strings.Contains(c.body, "prompt_tokens") {
 				continue
 			}
-			if got, want := r.Completion(), (Completion{Finish: FinishStop, Model: "gpt-x-1", Usage: Usage{true, 7, 3, 10}}); got.Finish != want.Finish || got.Model != want.Model || got.Usage != want.Usage || got.Text != "" {
+			if got, want := r.Completion(), (Completion{Finish: FinishStop, Model: "gpt-x-1", Usage: Usage{Known: true, Input: 7, Output: 3, Total: 10}}); got.Finish != want.Finish || got.Model != want.Model || got.Usage != want.Usage || got.Text != "" {
 				t.Fatalf("%s: got %+v", c.name, got)
 			}
 		}

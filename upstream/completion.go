@@ -48,12 +48,16 @@ func parseFinish(text string) Finish {
 }
 
 // Usage is the number of tokens of a response. Known is false if the upstream
-// reported none.
+// reported none. Cost is in micros of the currency and means nothing unless Priced: the
+// model had a price when it answered.
 type Usage struct {
 	Known  bool
 	Input  int64
 	Output int64
 	Total  int64
+	Cached int64 // tokens of Input that the upstream had cached
+	Priced bool
+	Cost   int64
 }
 
 // Completion is a response of a model, an external agent or a script.
@@ -91,7 +95,11 @@ func (c Completion) Encode() []byte {
 	}
 	wire.Kept = c.Kept.value()
 	if c.Usage.Known {
-		wire.Usage = &usageJSON{c.Usage.Input, c.Usage.Output, c.Usage.Total}
+		u := c.Usage
+		wire.Usage = &usageJSON{Input: u.Input, Output: u.Output, Total: u.Total, Cached: u.Cached}
+		if u.Priced {
+			wire.Usage.Cost = &u.Cost
+		}
 	}
 	return marshal(wire)
 }
@@ -139,7 +147,10 @@ func DecodeCompletion(b []byte) (Completion, error) {
 		*kept[i] = Kept(value)
 	}
 	if u := wire.Usage; u != nil {
-		c.Usage = Usage{true, u.Input, u.Output, u.Total}
+		c.Usage = Usage{Known: true, Input: u.Input, Output: u.Output, Total: u.Total, Cached: u.Cached, Priced: u.Cost != nil}
+		if u.Cost != nil {
+			c.Usage.Cost = *u.Cost
+		}
 	}
 	return c, nil
 }
@@ -160,9 +171,11 @@ type (
 		Kept      jsontext.Value `json:"kept,omitzero"`
 	}
 	usageJSON struct {
-		Input  int64 `json:"input_tokens"`
-		Output int64 `json:"output_tokens"`
-		Total  int64 `json:"total_tokens"`
+		Input  int64  `json:"input_tokens"`
+		Output int64  `json:"output_tokens"`
+		Total  int64  `json:"total_tokens"`
+		Cached int64  `json:"cached_tokens,omitzero"`
+		Cost   *int64 `json:"cost_micros,omitzero"`
 	}
 )
 

@@ -18,6 +18,7 @@
 //	Health                                  liveness and circuit breaker of an external agent
 //	Target, Egress                          address of an agent, and which addresses are allowed
 //	Script                                  a built-in model: no key, no network
+//	Price                                   what an answer of a model costs
 //
 // An Exchange is a state machine driven by the host. Step takes the time, one
 // input and a random number, and returns the operations to perform. NextDeadline

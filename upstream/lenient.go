@@ -71,7 +71,25 @@ func readUsage(value jsontext.Value) (Usage, bool) {
 	if u.Total == 0 {
 		u.Total = u.Input + u.Output
 	}
-	return Usage{true, int64(u.Input), int64(u.Output), int64(u.Total)}, true
+	return Usage{Known: true, Input: int64(u.Input), Output: int64(u.Output), Total: int64(u.Total), Cached: min(readCached(value), int64(u.Input))}, true
+}
+
+// readCached returns the tokens of a prompt that the upstream had cached, 0 if the usage does not say so.
+func readCached(value jsontext.Value) int64 {
+	var u struct {
+		Details jsontext.Value `json:"prompt_tokens_details"`
+		Hit     wireCount      `json:"prompt_cache_hit_tokens"`
+	}
+	var details struct {
+		Cached wireCount `json:"cached_tokens"`
+	}
+	if unmarshal(value, &u, lenient) != nil {
+		return 0
+	}
+	if u.Details.Kind() == '{' && unmarshal(u.Details, &details, lenient) == nil && details.Cached > 0 {
+		return int64(details.Cached)
+	}
+	return max(int64(u.Hit), 0)
 }
 
 // wireArguments are the arguments of a tool call: a text, or the object that is meant.

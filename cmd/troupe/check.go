@@ -74,7 +74,7 @@ func (c *CheckCmd) Run(s streams) error {
 			files.Problems = append(files.Problems, configProblem(c.Config, line))
 		}
 		if configErr == nil {
-			egress := serve.egress(config.Models)
+			egress := serve.egress(&config)
 			for _, err := range egress.UnreachableModels() {
 				p := configProblem(c.Config, err.Error())
 				p.Warning = true

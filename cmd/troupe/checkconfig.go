@@ -67,7 +67,7 @@ func startProblems(path, agents string, config *configuration) (*ServeCmd, []str
 	if serve.Role != roleOrchestrator {
 		report(gateway.CheckListenAddress(serve.Listen, 1)) // whether keys exist is known at the start
 	}
-	egress := serve.egress(config.Models)
+	egress := serve.egress(config)
 	for _, err := range slices.Concat(egress.Errors(), egress.MissingSecrets()) {
 		report(err)
 	}

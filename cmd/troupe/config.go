@@ -59,6 +59,9 @@ const configBytesMax = 1 << 20
 //	[chat]
 //	agents = ["concierge"]
 //
+//	[prices]
+//	currency = "EUR"
+//
 //	[record]
 //	prompts = "failed"
 //
@@ -75,6 +78,7 @@ type configFile string
 type configuration struct {
 	flags  map[string]any
 	Models map[string]outbound.Model
+	Prices pricesTable
 	Limits dispatcher.Limits
 	Policy *tools.Policy // of declared tools
 
@@ -128,7 +132,15 @@ func (path configFile) resolve(ctx *kong.Context) error {
 }
 
 // configTables are the tables of a configuration file.
-var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "chat", "memory", "otel", "policy", "policy_default", "record", "webhook"}
+var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "chat", "memory", "otel", "policy", "policy_default", "prices", "record", "webhook"}
+
+// pricesTable is the table prices of a configuration. The prices themselves stand with their models.
+type pricesTable struct {
+	Currency string `toml:"currency"`
+}
+
+// pricesFields are the fields of the table prices.
+var pricesFields = []string{"currency"}
 
 // chatFields are the fields of the table chat.
 var chatFields = []string{"agents", "default", "title", "tokens"}
@@ -214,6 +226,7 @@ func readConfig(path string) (configuration, error) {
 			Enabled bool `toml:"enabled"`
 		} `toml:"memory"`
 		AgentCall agentCallTable `toml:"agent_call"`
+		Prices    pricesTable    `toml:"prices"`
 		Record    recordTable    `toml:"record"`
 		Traces    traces.Config  `toml:"otel"`
 	}
@@ -231,6 +244,8 @@ func readConfig(path string) (configuration, error) {
 			problems = append(problems, unknownField(path, key, chatFields))
 		case len(key) == 2 && key[0] == "agent_call":
 			problems = append(problems, unknownField(path, key, agentCallFields))
+		case len(key) == 2 && key[0] == "prices":
+			problems = append(problems, unknownField(path, key, pricesFields))
 		case len(key) == 2 && key[0] == "record":
 			problems = append(problems, unknownField(path, key, prompts.Fields()))
 		case len(key) == 2 && key[0] == "otel":
@@ -244,7 +259,7 @@ func readConfig(path string) (configuration, error) {
 			} else {
 				meant = ""
 			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [chat], [memory], [otel], [[policy]], [policy_default], [record] or [[webhook]] as tables", path, key, meant))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [chat], [memory], [otel], [[policy]], [policy_default], [prices], [record] or [[webhook]] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {
@@ -273,6 +288,11 @@ func readConfig(path string) (configuration, error) {
 		if err := c.Chat.Check(); err != nil {
 			problems = append(problems, fmt.Errorf("%s: chat: %w", path, err))
 		}
+	}
+	delete(c.flags, "prices")
+	c.Prices = tables.Prices
+	if err := outbound.CheckCurrency(c.Prices.Currency); err != nil {
+		problems = append(problems, fmt.Errorf("%s: prices.currency: %w", path, err))
 	}
 	delete(c.flags, "record")
 	if c.Record, err = tables.Record.read(); err != nil {

@@ -270,3 +270,36 @@ func TestCheckShowsPolicy(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, stdout.String())
 	}
 }
+
+// A mistake in a price is refused before a server starts, with the name of its field.
+func TestConfigPrices(t *testing.T) {
+	const model = "[models.big]\nurl = \"https://api.example.com/v1\"\n"
+	for _, c := range []struct{ text, want string }{
+		{model + "price_input = 3.00\nprice_output = 15", ""},
+		{model + "price_input = 0\nprice_output = 0.000001\nprice_cached_input = 0.5\n[prices]\ncurrency = \"EUR\"", ""},
+		{model + "price_input = -1\nprice_output = 15", "models.big.price_input: got -1, want a price for a million tokens from 0 to 1000000"},
+		{model + "price_input = nan\nprice_output = 15", "models.big.price_input: got NaN, want a price"},
+		{model + "price_input = 1e300\nprice_output = 15", "models.big.price_input: got 1e+300, want a price"},
+		{model + "price_input = 3\nprice_output = inf", "models.big.price_output: got +Inf, want a price"},
+		{model + "price_input = \"3 dollars\"\nprice_output = 15", "price_input"},
+		{model + "price_input = 3", "models.big.price_output: is missing; want the price of a million tokens of answers, or 0"},
+		{model + "price_cached_input = 3\nprice_output = 1", "models.big.price_input: is missing"},
+		{model + "price_inputs = 3", "models.big.price_inputs is unknown; did you mean price_input"},
+		{"[prices]\ncurrency = \"dollars\"", "prices.currency: want a currency of three capital letters such as \"USD\", got \"dollars\""},
+		{"[prices]\ncurency = \"USD\"", "prices.curency is unknown; did you mean currency"},
+	} {
+		path := filepath.Join(t.TempDir(), "troupe.toml")
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var cli CLI
+		config, err := readConfig(path)
+		if err == nil {
+			out := cli.Serve.egress(&config)
+			err = out.Validate()
+		}
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.text, err, c.want)
+		}
+	}
+}

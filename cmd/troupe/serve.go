@@ -35,7 +35,7 @@ import (
 
 // ServeCmd runs a node with a gateway until it receives a signal.
 type ServeCmd struct {
-	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits, memory, agent_call, auth, approvals, chat, otel, policy, policy_default, record and webhook."`
+	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits, memory, agent_call, auth, approvals, chat, otel, policy, policy_default, prices, record and webhook."`
 	Data    string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
 	Listen  string        `env:"TROUPE_LISTEN" default:"${listen}" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`
@@ -350,7 +350,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		return nil, err
 	}
 	base, err := service.Open(service.Config{
-		Node:    node.Config{Data: c.Data, Store: c.Store, Cluster: cluster, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Routing: config.AgentCall.routing(), Outbound: c.egress(config.Models), Native: native, Reserved: reserved, Policy: config.Policy, Memory: config.Memory, Webhooks: config.Webhooks, Record: config.Record, Traces: config.Traces, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
+		Node:    node.Config{Data: c.Data, Store: c.Store, Cluster: cluster, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Routing: config.AgentCall.routing(), Outbound: c.egress(&config), Native: native, Reserved: reserved, Policy: config.Policy, Memory: config.Memory, Webhooks: config.Webhooks, Record: config.Record, Traces: config.Traces, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
 		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope), Chat: config.Chat, DetachedOnChannel: config.AgentCall.Channel, Certificate: certificate},
 		MCP:     files.MCP(),
 
@@ -414,8 +414,8 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 }
 
 // egress returns the configuration of requests to models, agents and tools.
-func (c *ServeCmd) egress(models map[string]outbound.Model) outbound.Config {
-	out := outbound.Config{Models: models, Allow: slices.Clone(c.Allow), Pace: c.Pace, Auth: c.Auth}
+func (c *ServeCmd) egress(config *configuration) outbound.Config {
+	out := outbound.Config{Models: config.Models, Currency: config.Prices.Currency, Allow: slices.Clone(c.Allow), Pace: c.Pace, Auth: c.Auth}
 	if c.Keyless != "off" && allowsLoopback(c.Role, c.Listen) {
 		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
 	}

@@ -94,6 +94,7 @@ func (o *Outbound) chat(ctx context.Context, in ChatRequest, onPiece func(text s
 			onPiece(p.Text)
 		}
 	})
+	m.setCost(outcome)
 	o.remember(m, outcome)
 	x.setOutcome(outcome)
 	out := ChatOutcome{Tail: reader.Tail(), Streams: reader.Streams(), Completion: outcome.Completion, Refusal: outcome.Refusal, Code: outcome.Code}

@@ -29,6 +29,8 @@ type Config struct {
 	// models by the name that agents use. upstream.ScriptName always exists and
 	// cannot be redefined.
 	Models map[string]Model
+	// currency of their prices, a label of three letters; "": DefaultCurrency
+	Currency string
 	// networks allowed in addition to public addresses, in the syntax of
 	// upstream.NewEgress. A server bound to loopback may add
 	// upstream.AllowLoopback.
@@ -120,6 +122,39 @@ type Model struct {
 	RetryTime     time.Duration `toml:"retry_time"`
 	// false: each delay is its maximum instead of drawn
 	RetryJitter *bool `toml:"retry_jitter"`
+	// price of a million tokens of prompts and of answers; nil: unknown. Of the tokens of a prompt that the
+	// provider had cached; nil: as PriceInput
+	PriceInput       *float64 `toml:"price_input"`
+	PriceOutput      *float64 `toml:"price_output"`
+	PriceCachedInput *float64 `toml:"price_cached_input"`
+}
+
+// Price returns the price of the model.
+func (m *Model) Price() (p upstream.Price, err error) {
+	for _, one := range []struct {
+		name  string
+		value *float64
+		to    *int64
+	}{{"price_input", m.PriceInput, &p.Input}, {"price_cached_input", m.PriceCachedInput, &p.CachedInput}, {"price_output", m.PriceOutput, &p.Output}} {
+		if one.value == nil {
+			continue
+		}
+		if *one.to, err = upstream.ParsePrice(*one.value); err != nil {
+			return upstream.Price{}, fmt.Errorf("%s: %w", one.name, err)
+		}
+	}
+	switch {
+	case m.PriceInput == nil && m.PriceOutput == nil && m.PriceCachedInput == nil:
+		return p, nil
+	case m.PriceInput == nil:
+		return upstream.Price{}, fmt.Errorf("price_input: is missing; want the price of a million tokens of prompts, or 0")
+	case m.PriceOutput == nil:
+		return upstream.Price{}, fmt.Errorf("price_output: is missing; want the price of a million tokens of answers, or 0")
+	case m.PriceCachedInput == nil:
+		p.CachedInput = p.Input
+	}
+	p.Known = true
+	return p, nil
 }
 
 func (m *Model) retryPolicy() upstream.RetryPolicy {
@@ -138,6 +173,19 @@ const (
 
 	concurrencyMax = 1 << 16
 )
+
+// DefaultCurrency is the default for Config.Currency.
+const DefaultCurrency = "USD"
+
+// CheckCurrency returns an error unless a label has three capital letters, as those of ISO 4217, or is empty.
+func CheckCurrency(label string) error {
+	if label != "" && !currencyLabel.MatchString(label) {
+		return fmt.Errorf("want a currency of three capital letters such as %q, got %.40q", DefaultCurrency, label)
+	}
+	return nil
+}
+
+var currencyLabel = regexp.MustCompile(`^[A-Z]{3}$`)
 
 // Validate returns the first of Errors, or nil.
 func (c *Config) Validate() error {
@@ -162,6 +210,9 @@ func (c *Config) Errors() (all []error) {
 		} else if err := model.validate(); err != nil {
 			report("models.%s.%w", name, err)
 		}
+	}
+	if err := CheckCurrency(c.Currency); err != nil {
+		report("currency: %w", err)
 	}
 	if c.ExchangesMax < 0 {
 		report("exchanges: got %d, want at least 1, or 0 for %d", c.ExchangesMax, ExchangesMax)
@@ -246,6 +297,9 @@ func (m *Model) validate() error {
 		return fmt.Errorf("concurrency: got %d, want 1 to %d, or 0 for %d", m.Concurrency, concurrencyMax, ModelConcurrency)
 	case m.HeadTimeout < 0 || m.IdleTimeout < 0:
 		return fmt.Errorf("head_timeout, idle_timeout: want a positive duration, or 0 for the default")
+	}
+	if _, err := m.Price(); err != nil {
+		return err
 	}
 	return m.retryPolicy().Check("retry_attempts", "retry_delay", "retry_delay_max", "retry_time")
 }

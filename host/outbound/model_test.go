@@ -487,3 +487,30 @@ func TestRefusedMemberIsRemembered(t *testing.T) {
 		w.close()
 	})
 }
+
+// An answer has the cost at the price of its model, also after an attempt that failed in the middle, which is not added to it.
+func TestAnswerIsPriced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		models := oneModel("http://models.example/v1")
+		priced, input, output := models["m"], 2.50, 10.00
+		priced.PriceInput, priced.PriceOutput = &input, &output
+		models["m"] = priced
+		var asked atomic.Int32
+		w := newFixture(t, Config{Models: models}, func(w http.ResponseWriter, r *http.Request) {
+			whole := modelStream("hello world")
+			if asked.Add(1) == 1 {
+				writeStream(w, whole[:len(whole)/2])
+				abortConnection()
+			}
+			writeStream(w, whole)
+		})
+		u := askModel(t.Context(), w.Outbound, "m", "hi", testTimeout).completion(t).Usage
+		if want := (upstream.Usage{Known: true, Input: 7, Output: 3, Total: 10, Priced: true, Cost: 48}); u != want || asked.Load() != 2 { // 17.5 + 30
+			t.Errorf("got %+v after %d attempts, want %+v", u, asked.Load(), want)
+		}
+		u = askModel(t.Context(), w.Outbound, "scripted", "say hi", testTimeout).completion(t).Usage
+		if u.Priced || u.Cost != 0 || !u.Known {
+			t.Errorf("a model without a price: got %+v", u)
+		}
+	})
+}

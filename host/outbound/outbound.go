@@ -49,6 +49,7 @@ type model struct {
 	name     string
 	config   Model
 	endpoint upstream.Model
+	price    upstream.Price
 	patience upstream.AttemptLimits
 	backoff  *sharedBackoff
 	stats    statCounter
@@ -109,7 +110,11 @@ func newModels(config *Config) (map[string]*model, error) {
 			patience.Idle = c.IdleTimeout
 		}
 		patience.Retry = c.retryPolicy().Or(patience.Retry)
-		models[name] = &model{name: name, config: c, patience: patience, backoff: newSharedBackoff(config.Backoff),
+		price, err := c.Price()
+		if err != nil {
+			return nil, fmt.Errorf("models.%s.%w", name, err)
+		}
+		models[name] = &model{name: name, config: c, price: price, patience: patience, backoff: newSharedBackoff(config.Backoff),
 			endpoint: upstream.Model{URL: c.URL, Key: key, Headers: headers, MaxTokensName: c.MaxTokensName, Omit: c.Omit}}
 	}
 	return models, nil
@@ -184,9 +189,15 @@ func (o *Outbound) model(ctx context.Context, op runtime.Model, onPiece func(act
 		roundTripper = scriptTransport{prompt, o.config.Pace}
 	}
 	outcome := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, onPiece)
+	m.setCost(outcome)
 	o.remember(m, outcome)
 	x.setOutcome(outcome)
 	return outcome.Answer()
+}
+
+// setCost adds to an answer what it cost: a later change of the price does not change it.
+func (m *model) setCost(o *upstream.Outcome) {
+	o.Completion.Usage = m.price.Priced(o.Completion.Usage)
 }
 
 // traceIn returns the trace of a request of a call: that of its client, or within a span of this server.
