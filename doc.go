@@ -36,7 +36,7 @@
 // Agent.Tools, and runs those that it calls. Declared agents list them by name. A call may need the approval
 // of a person, by the option [Policy] or by Config.Policy: [Server.Approvals] lists such calls, and
 // [Server.Decide] decides. [Server.Begin] and [Server.Stream] show a run while it works, with the pieces of
-// answers. [Emit] adds pieces of work in Do.
+// answers. [Emit] adds pieces of work in Do. [Server.Inspect] shows each step of a run, and what models were sent.
 //
 // Package troupetest tests agents: one turn, ask by ask, and a team under faults.
 //

@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/tools"
@@ -22,9 +23,8 @@ import (
 
 // RunsInspectCmd shows the steps of a run.
 type RunsInspectCmd struct {
+	SourceFlags
 	ID     string `arg:"" help:"Run ID, or its beginning."`
-	Data   string `required:"" type:"existingdir" help:"Data folder; no server may be using it."`
-	User   string `placeholder:"NAME" help:"User whose run it is."`
 	At     int    `placeholder:"N" help:"Show step N only."`
 	Prompt bool   `help:"Show what was sent to models."`
 	JSON   bool   `help:"Print JSON."`
@@ -34,54 +34,66 @@ type RunsInspectCmd struct {
 func (RunsInspectCmd) Help() string {
 	return `Shows the actions of the agent in each step, their answers, and the size of the state before and after. With --prompt, the
 messages that a model was sent are made again from the definition of the run and the recorded answers: nothing is called. The records of
-a run stay until the next snapshot of its actor. A run that it called has its own ID in run_id.
+a run stay until the next snapshot of its actor. A run that it called has its own ID in run_id. A server needs a key with the scope operator.
 
 Examples:
-  troupe runs inspect 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --data data
-  troupe runs inspect 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --data data --at 1 --prompt`
+  troupe runs inspect 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55
+  troupe runs inspect 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --at 1 --prompt
+  troupe runs inspect 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --data data`
 }
 
 // Run executes the command.
 func (c *RunsInspectCmd) Run(s streams) error {
-	from := SourceFlags{UserFlags: UserFlags{User: c.User}, Data: c.Data, remedy: "stop it, or see what it shows of the run: " + c.ofServer()}
-	if err := from.UserFlags.Validate(); err != nil {
-		return err
+	if c.Data != "" { // the hint has the word URL for the address of a server that uses the folder
+		of := c.UserFlags
+		of.Server = os.Getenv("TROUPE_SERVER")
+		c.remedy = "ask it: " + of.hint("runs inspect", []string{c.ID}, "--server", "URL")
 	}
-	return from.withSource(func(opened source) error {
-		id, err := resolveRun(opened, c.ID, from.hint("runs list", nil))
+	return c.withSource(func(from source) error {
+		id, err := resolveRun(from, c.ID, c.hint("runs list", nil))
 		if err != nil {
 			return err
 		}
-		found, err := opened.(closedStore).view.Inspect(id)
+		found, err := c.read(from, id)
 		if err != nil {
 			return err
-		}
-		if c.At != 0 {
-			if c.At < 1 || c.At > len(found.Steps) {
-				return fmt.Errorf("--at: the run has the steps 1 to %d", len(found.Steps))
-			}
-			found.Steps = found.Steps[c.At-1 : c.At]
-		}
-		if !c.Prompt {
-			found.Note = ""
-			for i := range found.Steps {
-				for j := range found.Steps[i].Actions {
-					found.Steps[i].Actions[j].Prompt = nil
-				}
-			}
 		}
 		if c.JSON {
 			body, err := json.Marshal(found)
 			return printJSONOrError(s.out, body, err)
 		}
-		return printInspection(s, &found)
+		return printSteps(s, &found)
 	})
 }
 
-// ofServer returns the command that shows the run while a server has the folder. It has the word URL for its address.
-func (c *RunsInspectCmd) ofServer() string {
-	of := UserFlags{ServerFlags: ServerFlags{Server: os.Getenv("TROUPE_SERVER")}, User: c.User}
-	return of.hint("runs events", []string{c.ID}, "--server", "URL")
+// read returns the steps that the flags select.
+func (c *RunsInspectCmd) read(from source, id actor.CallID) (found command.Steps, err error) {
+	after, limit := uint64(0), command.StepsMax
+	if c.At != 0 {
+		if c.At < 1 {
+			return found, errors.New("--at: want the number of a step, from 1")
+		}
+		after, limit = uint64(c.At-1), 1
+	}
+	for {
+		body, err := from.steps(id, after, limit, c.Prompt)
+		if err != nil {
+			return found, err
+		}
+		var page command.Steps
+		if err := json.Unmarshal(body, &page); err != nil {
+			return found, err
+		}
+		page.All = append(found.All, page.All...)
+		found, after = page, page.Next
+		switch {
+		case c.At != 0 && len(found.All) == 0:
+			return found, fmt.Errorf("--at: run %s has no step %d; to see all: %s", id, c.At, c.hint("runs inspect", []string{id.String()}))
+		case after == 0 || c.At != 0:
+			found.Next = 0
+			return found, nil
+		}
+	}
 }
 
 // swapped replays a run with other results of tools.
@@ -140,9 +152,9 @@ func readSwap(text string) (swap node.Swap, err error) {
 	return swap, nil
 }
 
-func printInspection(s streams, found *node.Inspection) error {
+func printSteps(s streams, found *command.Steps) error {
 	fmt.Fprintf(s.out, "run %s of %s\n", found.Run, found.Agent)
-	for _, step := range found.Steps {
+	for _, step := range found.All {
 		fmt.Fprintf(s.out, "step %d  state %d answers, %d bytes; then %d answers, %d bytes\n", step.N, step.Before.Answers, step.Before.Bytes, step.After.Answers, step.After.Bytes)
 		printActions(s.out, "  ", step.Actions)
 	}
@@ -154,7 +166,7 @@ func printInspection(s streams, found *node.Inspection) error {
 }
 
 // printActions prints actions with their prompts and answers.
-func printActions(out io.Writer, indent string, all []node.InspectionAction) {
+func printActions(out io.Writer, indent string, all []command.StepAction) {
 	for _, a := range all {
 		fmt.Fprintf(out, "%s%s %s\n", indent, a.Action, a.Parameters)
 		if len(a.Prompt) > 0 {

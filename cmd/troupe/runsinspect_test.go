@@ -27,16 +27,22 @@ func TestRunIsInspected(t *testing.T) {
 	if code, err := s.request("POST", "/v1/agents/lead/messages", `{"content":"use call_agent {\"agent_id\":\"helper\",\"message\":\"say hi\"}"}`, "", &reply); err != nil || code != 200 {
 		t.Fatal(code, err)
 	}
-	s.stop(syscall.SIGKILL)
+	source := []string{"--server", s.url}
 	inspect := func(args ...string) string {
 		t.Helper()
-		code, out, stderr := runProgram(t, append([]string{"runs", "inspect", "--data", data}, args...)...)
+		code, out, stderr := runProgram(t, append(append([]string{"runs", "inspect"}, source...), args...)...)
 		if code != 0 {
 			t.Fatal(code, stderr)
 		}
 		return out + stderr
 	}
+	served := inspect(reply.Run, "--prompt")
+	s.stop(syscall.SIGKILL)
+	source = []string{"--data", data}
 	whole := inspect(reply.Run, "--prompt")
+	if served != whole {
+		t.Errorf("the server shows\n%swant\n%s", served, whole)
+	}
 	for _, want := range []string{"run " + reply.Run + " of lead/", "step 1  state 0 answers, ", "; then 1 answers, ", `Request model {"name":"scripted"}`, "prompt {", "You lead.",
 		`RequestToolCall {"parameters":{"agent_id":"helper","message":"say hi"},"run_id":"`, "    answer hi\n", `Complete {"response":`} {
 		if !strings.Contains(whole, want) {
@@ -56,7 +62,7 @@ func TestRunIsInspected(t *testing.T) {
 	if got := inspect(reply.Run, "--at", "1"); strings.Contains(got, "step 2") || strings.Contains(got, "prompt") {
 		t.Error(got)
 	}
-	for want, args := range map[string][]string{"--at: the run has the steps 1 to ": {reply.Run, "--at", "9"}, " not found (see: troupe runs list --data ": {actor.NewCallID(1, 2, 3).String()}} {
+	for want, args := range map[string][]string{"has no step 9; to see all: troupe runs inspect ": {reply.Run, "--at", "9"}, "--at: want the number of a step": {reply.Run, "--at=-1"}, " not found (see: troupe runs list --data ": {actor.NewCallID(1, 2, 3).String()}} {
 		if code, _, stderr := runProgram(t, append([]string{"runs", "inspect", "--data", data}, args...)...); code != 1 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: got %d %s, want %q", args, code, stderr, want)
 		}

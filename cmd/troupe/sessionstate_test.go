@@ -81,10 +81,10 @@ func TestNotesOfASessionOverAKill(t *testing.T) {
 	if code, out, _ := runProgram(t, "sessions", "show", "s-1", "--state", "--json", "--server", s.url); code != 0 || !strings.Contains(out, `"pendingRequests"`) {
 		t.Errorf("%d %s", code, out)
 	}
-	if code, _, stderr := runProgram(t, "runs", "inspect", "0190d5b2", "--data", dir, "--user", "bob"); code == 0 || !strings.Contains(stderr, "troupe runs events 0190d5b2 --server "+s.url+" --user bob") {
+	if code, _, stderr := runProgram(t, "runs", "inspect", "0190d5b2", "--data", dir, "--user", "bob"); code == 0 || !strings.Contains(stderr, "ask it: troupe runs inspect 0190d5b2 --server "+s.url+" --user bob") {
 		t.Errorf("inspect of a folder that a server uses, of a user: %d %s", code, stderr)
 	}
-	if code, _, stderr := runProgram(t, "runs", "inspect", "0190d5b2", "--data", dir); code == 0 || !strings.Contains(stderr, "see what it shows of the run: troupe runs events 0190d5b2 --server "+s.url) {
+	if code, _, stderr := runProgram(t, "runs", "inspect", "0190d5b2", "--data", dir); code == 0 || !strings.Contains(stderr, "ask it: troupe runs inspect 0190d5b2 --server "+s.url) {
 		t.Errorf("%d %s", code, stderr)
 	}
 	if code, _ := s.request("DELETE", "/v1/sessions/s-1", "", "", &state); code != 204 {

@@ -104,6 +104,7 @@ type source interface {
 	run(id actor.CallID) ([]byte, error)
 	events(id actor.CallID, after uint64, wait time.Duration) ([]byte, error)
 	prompts(id actor.CallID, after uint64, limit int) ([]byte, error)
+	steps(id actor.CallID, after uint64, limit int, prompts bool) ([]byte, error)
 	close() error
 }
 
@@ -185,6 +186,14 @@ func (f closedStore) prompts(id actor.CallID, after uint64, limit int) ([]byte, 
 	page, err := prompts.Read(filepath.Join(f.dir, node.PromptsFolder), owner.Actor, id, after, limit, time.Time{})
 	found := node.Prompts(id, prompts.Off, &page)
 	return found.AppendJSON(nil), err
+}
+
+func (f closedStore) steps(id actor.CallID, after uint64, limit int, prompts bool) ([]byte, error) {
+	page, err := f.view.Steps(command.StepsQuery{Run: id, After: after, Limit: limit, Prompts: prompts})
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(page)
 }
 
 // defaultServer is the server of commands without --server.
@@ -303,6 +312,14 @@ func (c client) events(id actor.CallID, after uint64, wait time.Duration) ([]byt
 
 func (c client) prompts(id actor.CallID, after uint64, limit int) ([]byte, error) {
 	return c.get(fmt.Sprintf("/v1/runs/%s/prompts?after=%d&limit=%d", id, after, limit))
+}
+
+func (c client) steps(id actor.CallID, after uint64, limit int, prompts bool) ([]byte, error) {
+	flag := 0
+	if prompts {
+		flag = 1
+	}
+	return c.get(fmt.Sprintf("/v1/runs/%s/steps?after=%d&limit=%d&prompts=%d", id, after, limit, flag))
 }
 
 func (c client) get(path string) ([]byte, error) {

@@ -28,6 +28,7 @@
 //	GET             /v1/runs/{id}
 //	GET             /v1/runs/{id}/events
 //	GET             /v1/runs/{id}/prompts
+//	GET             /v1/runs/{id}/steps
 //	POST            /v1/runs/{id}:signal :cancel :retry
 //	GET POST        /v1/sessions
 //	GET DELETE      /v1/sessions/{id}

@@ -119,6 +119,11 @@ func (c *Client) CancelAndWait(ctx context.Context, owner command.Owner) (runs.S
 	return found.Current().Status, err
 }
 
+// Steps returns steps of a run.
+func (c *Client) Steps(ctx context.Context, q command.StepsQuery) (command.Steps, error) {
+	return find(ctx, c, q)
+}
+
 // record returns the record of a run.
 func (c *Client) record(ctx context.Context, run actor.CallID) (runs.Record, error) {
 	found, err := find(ctx, c, command.RunQuery{Run: run})

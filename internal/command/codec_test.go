@@ -19,8 +19,8 @@ var bodies = []Body{Invoke{}, Signal{}, Cancel{}, Forget{}, Follow{}, Lookup{}, 
 
 // everyQuery and everyResult list the values that travel.
 var (
-	everyQuery  = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, TasksQuery{}, SchedulesQuery{}, ContextQuery{}, OpenRunQuery{}, WorkingQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, BackupQuery{}, ModelsQuery{}, ChatQuery{}, ChatPartQuery{}, MemoryQuery{}, SessionStateQuery{}, PromptsQuery{}}
-	everyResult = []Result{Agents{}, Owner{}, Working{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}, Sessions{}, Session{}, Messages{}, SessionEvents{}, SessionEnd{}, DeviceCalls{}, Tasks{}, Schedules{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{}, Gateway{}, External{}, Permit{}, Backup{}, Models{}, Chat{}, ChatPart{}, Memory{}, SessionState{}, Prompts{}}
+	everyQuery  = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, TasksQuery{}, SchedulesQuery{}, ContextQuery{}, OpenRunQuery{}, WorkingQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, BackupQuery{}, ModelsQuery{}, ChatQuery{}, ChatPartQuery{}, MemoryQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}}
+	everyResult = []Result{Agents{}, Owner{}, Working{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}, Sessions{}, Session{}, Messages{}, SessionEvents{}, SessionEnd{}, DeviceCalls{}, Tasks{}, Schedules{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{}, Gateway{}, External{}, Permit{}, Backup{}, Models{}, Chat{}, ChatPart{}, Memory{}, SessionState{}, Prompts{}, Steps{}}
 )
 
 // bounds holds the largest value of types whose decoder checks it.

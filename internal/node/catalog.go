@@ -276,6 +276,14 @@ func (c *catalogSync) definitions() (current, former []actor.Definition) {
 	return slices.Concat(c.native, c.catalog.Definitions), c.catalog.Former
 }
 
+// published returns the definitions that the cells have, or get next.
+func (c *catalogSync) published() ([]actor.Definition, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	current, former := c.definitions()
+	return slices.Concat(current, former), nil
+}
+
 // externalAgents returns the external agents that the egress calls and polls.
 func (c *catalogSync) externalAgents() []outbound.Agent {
 	var all []outbound.Agent

@@ -43,6 +43,8 @@ type Commands struct {
 
 	schedules *schedules // nil: the node sends no messages
 
+	definitions func() ([]actor.Definition, error) // of agents, former ones that open runs may use too
+
 	circuits func() []outbound.CircuitStat // nil: the node has no external agents
 	webhooks func() []webhooks.Stats       // nil: the node has no webhooks
 	prompts  *prompts.Store                // nil: none are recorded
@@ -275,6 +277,8 @@ func (c *Commands) lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return toolCommands{c}.approvals(ctx, &in.By, q)
 	case command.PromptsQuery:
 		return c.recorded(ctx, &in.By, q)
+	case command.StepsQuery:
+		return c.steps(ctx, &in.By, q)
 	case command.TasksQuery:
 		return c.tasks(ctx, &in.By, q)
 	case command.SchedulesQuery:

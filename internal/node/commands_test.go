@@ -55,6 +55,7 @@ func TestInvalidQueriesAreRefused(t *testing.T) {
 		{command.RunQuery{Run: run}, actor.NotFound},
 		{command.WaitingQuery{Run: run}, actor.NotFound},
 		{command.PromptsQuery{Run: run, Limit: 1}, actor.Rejected}, // without the scope operator
+		{command.StepsQuery{Run: run, Limit: 1}, actor.Rejected},   // likewise
 	} {
 		var r *actor.Refusal
 		if _, err := n.Lookup(t.Context(), command.Lookup{By: testBy, Query: c.query}); !errors.As(err, &r) || r.Reason != c.want {

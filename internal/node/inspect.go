@@ -3,75 +3,68 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Inspection is a run as its agent has seen it, step by step.
-type Inspection struct {
-	Run   string           `json:"run_id"`
-	Agent string           `json:"agent"`
-	Steps []InspectionStep `json:"steps"`
-	// Note is the reason why the prompts of models are missing; "" if they are not.
-	Note string `json:"note,omitzero"`
+// replayer replays turns of agents whose definitions it has: nothing is called.
+type replayer struct {
+	View
+	definitions func() ([]actor.Definition, error)
 }
 
-// InspectionStep is one action of an agent, between two states of its turn.
-type InspectionStep struct {
-	N       int                `json:"n"` // from 1
-	Before  InspectionState    `json:"state_before"`
-	Actions []InspectionAction `json:"actions"`
-	After   InspectionState    `json:"state_after"` // once all actions are answered
+// replayer returns one with the definitions in the store.
+func (v View) replayer() replayer {
+	return replayer{v, sync.OnceValues(func() ([]actor.Definition, error) {
+		catalog, err := loadCatalog(v.Log, nil, nil, nil, nil, nil, nil, false, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return nil, err
+		}
+		current, former := catalog.definitions()
+		return slices.Concat(current, former), nil
+	})}
 }
 
-// InspectionState is what an agent has gathered in a turn.
-type InspectionState struct {
-	Answers int `json:"answers"`
-	Bytes   int `json:"bytes"` // of the request and the answers
+// Steps returns steps of a run by the records of its actor since the actor's last snapshot. Prompts are those
+// that the definition of the run makes again of the recorded answers.
+func (v View) Steps(q command.StepsQuery) (command.Steps, error) { return v.replayer().steps(q) }
+
+// steps returns steps of a run for a client of the node.
+func (c *Commands) steps(ctx context.Context, by *actor.Principal, q command.StepsQuery) (command.Result, error) {
+	if !ingress.Allows(*by, ingress.ScopeOperator) {
+		return nil, actor.Refuse(actor.Rejected, "the steps of a run need the scope %s", ingress.ScopeOperator)
+	}
+	if err := checkLimit(q.Limit, command.StepsMax); err != nil {
+		return nil, err
+	}
+	return read(ctx, c, by, func(v View) (command.Steps, error) { return replayer{v, c.definitions}.steps(q) })
 }
 
-// InspectionAction is an action by its name, with its parameters and its answer.
-type InspectionAction struct {
-	Action     string         `json:"action"`
-	Parameters jsontext.Value `json:"parameters"`
-	Prompt     jsontext.Value `json:"prompt,omitzero"` // of a model
-	Answer     string         `json:"answer,omitzero"`
-	Error      string         `json:"error,omitzero"`
-}
-
-// Inspect returns the steps of a run by the records of its actor since the actor's last snapshot. Prompts are those
-// that the definition of the run makes again of the recorded answers: nothing is called.
-func (v View) Inspect(id actor.CallID) (out Inspection, err error) {
-	owner, err := v.Owner(id)
+func (v replayer) steps(q command.StepsQuery) (out command.Steps, err error) {
+	run, owner, err := v.recorded(q.Run)
 	if err != nil {
 		return out, err
 	}
-	saved, err := v.Log.Load(owner.Actor)
-	if err != nil {
-		return out, err
-	}
-	run, state, ended, err := runOf(saved, id)
-	switch {
-	case err != nil:
-		return out, err
-	case run == nil:
-		return out, noRecords(id, owner.Actor)
-	}
-	out.Run, out.Agent = id.String(), owner.Actor.String()
-	at := InspectionState{Bytes: actor.SizeOf(run.Call.Parts)}
+	out.Run, out.Agent = q.Run.String(), owner.Actor.String()
+	at := command.StepState{Bytes: actor.SizeOf(run.Call.Parts)}
 	for i := range run.Steps {
-		step := InspectionStep{N: i + 1, Before: at}
+		step := command.Step{N: i + 1, Before: at}
 		for j := range run.Steps[i].Asks {
 			step.Actions = append(step.Actions, actionOf(&run.Steps[i].Asks[j]))
 		}
@@ -79,35 +72,57 @@ func (v View) Inspect(id actor.CallID) (out Inspection, err error) {
 			at.Answers, at.Bytes = at.Answers+1, at.Bytes+actor.SizeOf(a.Parts)
 		}
 		step.After = at
-		out.Steps = append(out.Steps, step)
+		out.All = append(out.All, step)
 	}
-	if ended != nil {
-		last := endOf(actor.TextOf(ended.Reply.Parts), ended.Reply.Refusal)
-		out.Steps = append(out.Steps, InspectionStep{N: len(out.Steps) + 1, Before: at, Actions: []InspectionAction{last}, After: at})
+	if run.ended != nil {
+		last := endOf(actor.TextOf(run.ended.Reply.Parts), run.ended.Reply.Refusal)
+		out.All = append(out.All, command.Step{N: len(out.All) + 1, Before: at, Actions: []command.StepAction{last}, After: at})
 	}
-	out.Note = v.addPrompts(&out, run, state)
+	if q.Prompts {
+		out.Note = v.addPrompts(&out, &run)
+	}
+	out.Cut(q.After, q.Limit)
 	return out, nil
 }
 
-// runOf returns a run with all its steps, the state of its actor before its turn, and its end. The run is nil if
-// its records are not there any more.
-func runOf(saved store.Saved, id actor.CallID) (run *store.Run, state []actor.StateItem, ended *store.Ended, err error) {
+// recordedRun is a run with all its steps.
+type recordedRun struct {
+	*store.Run
+	state      []actor.StateItem // of its actor before its turn
+	transcript *store.Transcript // of its actor, with later messages
+	ended      *store.Ended      // nil: the run is open
+}
+
+// recorded returns a run by the records of its actor, and its owner.
+func (v View) recorded(id actor.CallID) (r recordedRun, owner command.Owner, err error) {
+	if owner, err = v.Owner(id); err != nil {
+		return r, owner, err
+	}
+	saved, err := v.Log.Load(owner.Actor)
+	if err != nil {
+		return r, owner, err
+	}
 	j, err := store.Fold(store.Saved{Snapshot: saved.Snapshot})
 	if err != nil {
-		return nil, nil, nil, err
+		return r, owner, err
 	}
+	r.transcript = &j.Transcript
 	for _, e := range saved.Entries {
 		if end, ok := e.Record.(store.Ended); ok && end.Call == id {
-			return j.Run(id), state, &end, nil
+			r.ended = &end
+			break
 		}
 		if err := j.ApplyEntry(e); err != nil {
-			return nil, nil, nil, fmt.Errorf("%s: %w", e.Actor, err)
+			return r, owner, fmt.Errorf("%s: %w", e.Actor, err)
 		}
 		if run := j.Run(id); run != nil && len(run.Steps) == 0 {
-			state = slices.Clone(j.EffectiveState())
+			r.state = slices.Clone(j.EffectiveState())
 		}
 	}
-	return j.Run(id), state, nil, nil
+	if r.Run = j.Run(id); r.Run == nil {
+		return r, owner, noRecords(id, owner.Actor)
+	}
+	return r, owner, nil
 }
 
 // answersOf returns the answers to a step that its agent was given.
@@ -118,7 +133,7 @@ func answersOf(step store.Step) []actor.Answer {
 	return runtime.TurnAnswers(step.Asks)
 }
 
-func actionOf(a *store.Asked) (out InspectionAction) {
+func actionOf(a *store.Asked) (out command.StepAction) {
 	ask := &a.Ask
 	parameters := map[string]any{}
 	switch ask.Kind {
@@ -131,7 +146,7 @@ func actionOf(a *store.Asked) (out InspectionAction) {
 	case actor.AskCall:
 		out.Action = "RequestToolCall"
 		parameters["tool_name"] = tools.CallAgent
-		parameters["parameters"] = map[string]string{"agent_id": ask.Name, "message": actor.TextOf(ask.Parts)}
+		parameters["parameters"] = map[string]string{"agent_id": ask.Name, "message": strings.ToValidUTF8(actor.TextOf(ask.Parts), "\uFFFD")}
 	default:
 		out.Action = "Request " + ask.Kind.String()
 		parameters["name"] = ask.Name
@@ -143,9 +158,9 @@ func actionOf(a *store.Asked) (out InspectionAction) {
 	switch {
 	case a.Answer == nil:
 	case a.Answer.Refusal != nil:
-		out.Error = a.Answer.Refusal.Error()
+		out.Error = strings.ToValidUTF8(a.Answer.Refusal.Error(), "\uFFFD")
 	default:
-		out.Answer = string(bytesOf(a.Answer.Parts))
+		out.Answer = strings.ToValidUTF8(string(bytesOf(a.Answer.Parts)), "\uFFFD")
 	}
 	return out
 }
@@ -158,25 +173,28 @@ func bytesOf(parts []actor.Part) []byte {
 	return parts[0].Bytes
 }
 
-// turnOf returns a new turn of the definition of a run. It needs nothing but the store, so agents that are
-// programs have none.
-func (v View) turnOf(run *store.Run, state []actor.StateItem) (actor.Turn, error) {
-	if run.Heard > 0 {
-		return nil, errors.New("the run has earlier messages of its session, which are not read")
-	}
-	catalog, err := loadCatalog(v.Log, nil, nil, nil, nil, nil, nil, false, slog.New(slog.DiscardHandler))
+// turnOf returns a new turn of the definition of a run. Agents that are programs have none: their
+// code runs only as a part of a run.
+func (v replayer) turnOf(run *recordedRun) (actor.Turn, error) {
+	all, err := v.definitions()
 	if err != nil {
 		return nil, err
 	}
-	current, former := catalog.definitions()
-	all := slices.Concat(current, former)
 	i := slices.IndexFunc(all, func(d actor.Definition) bool {
 		return d.Name == run.Call.To.Agent && d.Hash == run.Definition && d.Spec != nil
 	})
 	if i < 0 {
 		return nil, errors.New("the store does not have the definition of the run, as of an agent that is a program")
 	}
-	return all[i].Behavior.Begin(actor.Begin{Call: run.Call, At: run.At, Left: run.Call.Left, ActorState: state}), nil
+	var earlier []actor.ChatMessage
+	if run.Heard > 0 && all[i].Transcript != actor.TranscriptNone && run.Call.IsRoot() {
+		earlier, err = store.ReadTranscript(v.Log, run.Call.To, run.transcript, all[i].Transcript.Window(run.Heard), run.Heard)
+		if err != nil {
+			return nil, fmt.Errorf("the earlier messages of its session: %w", err)
+		}
+		earlier = slices.DeleteFunc(earlier, func(m actor.ChatMessage) bool { return m.Extensions.LeftOut() })
+	}
+	return all[i].Behavior.Begin(actor.Begin{Call: run.Call, At: run.At, Left: run.Call.Left, ActorState: run.state, Transcript: earlier}), nil
 }
 
 // asksOf returns the asks that the agent made in a step, without those of external agents.
@@ -190,8 +208,8 @@ func asksOf(step store.Step) (asks []actor.Ask) {
 }
 
 // addPrompts replays a turn and adds the prompts of its models. It returns the reason if it cannot.
-func (v View) addPrompts(out *Inspection, run *store.Run, state []actor.StateItem) string {
-	turn, err := v.turnOf(run, state)
+func (v replayer) addPrompts(out *command.Steps, run *recordedRun) string {
+	turn, err := v.turnOf(run)
 	if err != nil {
 		return "prompts are not shown: " + err.Error()
 	}
@@ -214,7 +232,7 @@ func (v View) addPrompts(out *Inspection, run *store.Run, state []actor.StateIte
 			if step.Asks[j].Added {
 				continue
 			}
-			out.Steps[i].Actions[j].Prompt = promptOf(&action.Asks[n])
+			out.All[i].Actions[j].Prompt = promptOf(&action.Asks[n])
 			n++
 		}
 		answers = answersOf(step)

@@ -215,6 +215,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	}
 	n.Commands = NewCommands(e)
 	n.catalog.commands = n.Commands
+	n.Commands.definitions = n.catalog.published
 	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
 	n.Commands.toolTimeout = c.Limits.ToolTimeoutDefault
 	n.Commands.circuits = n.outbound.Circuits

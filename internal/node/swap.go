@@ -5,10 +5,12 @@ package node
 import (
 	"fmt"
 	"reflect"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
@@ -23,24 +25,24 @@ type Swap struct {
 
 // Divergence is the first action of a replayed tree that differs from the recorded one.
 type Divergence struct {
-	Run      string             `json:"run_id"`
-	Agent    string             `json:"agent"`
-	Step     int                `json:"step"`
-	Recorded []InspectionAction `json:"recorded"`
-	Replayed []InspectionAction `json:"replayed"`
+	Run      string               `json:"run_id"`
+	Agent    string               `json:"agent"`
+	Step     int                  `json:"step"`
+	Recorded []command.StepAction `json:"recorded"`
+	Replayed []command.StepAction `json:"replayed"`
 }
 
 // Replay replays a run and those that it called with other results of tools, from the store alone: it calls nothing. It
 // returns the first divergence, or nil, and the number of results that were replaced.
 func (v View) Replay(id actor.CallID, swaps []Swap) (*Divergence, int, error) {
-	r := treeReplay{view: v, swaps: swaps, calls: map[string]int{}}
+	r := treeReplay{view: v.replayer(), swaps: swaps, calls: map[string]int{}}
 	found, err := r.run(id)
 	return found, r.replaced, err
 }
 
 // treeReplay replays the runs of a tree in the order of their asks.
 type treeReplay struct {
-	view     View
+	view     replayer
 	swaps    []Swap
 	calls    map[string]int // of each tool so far
 	replaced int
@@ -48,27 +50,16 @@ type treeReplay struct {
 
 // run replays one run beside the recorded one: two turns of the definition, of which one gets the recorded answers.
 func (r *treeReplay) run(id actor.CallID) (*Divergence, error) {
-	owner, err := r.view.Owner(id)
+	run, owner, err := r.view.recorded(id)
 	if err != nil {
 		return nil, err
 	}
-	saved, err := r.view.Log.Load(owner.Actor)
-	if err != nil {
-		return nil, err
-	}
-	run, state, ended, err := runOf(saved, id)
-	switch {
-	case err != nil:
-		return nil, err
-	case run == nil:
-		return nil, noRecords(id, owner.Actor)
-	}
-	recorded, err := r.view.turnOf(run, state)
+	recorded, err := r.view.turnOf(&run)
 	if err != nil {
 		return nil, fmt.Errorf("run %s cannot be replayed: %w", id, err)
 	}
 	defer recorded.Stop()
-	swapped := invariant.Must(r.view.turnOf(run, state))
+	swapped := invariant.Must(r.view.turnOf(&run))
 	defer swapped.Stop()
 	var was, now []actor.Answer
 	for i := 0; ; i++ {
@@ -89,7 +80,7 @@ func (r *treeReplay) run(id actor.CallID) (*Divergence, error) {
 		if i == len(run.Steps) || a.Done != nil {
 			return nil, nil
 		}
-		if was = answersOf(run.Steps[i]); was == nil && ended == nil {
+		if was = answersOf(run.Steps[i]); was == nil && run.ended == nil {
 			return nil, nil // the run waits here
 		}
 		now = append([]actor.Answer(nil), was...)
@@ -128,7 +119,7 @@ func (r *treeReplay) replace(step store.Step, answers []actor.Answer) (*Divergen
 }
 
 // actionsOf returns what an agent asks for, or its end.
-func actionsOf(a actor.Action) (all []InspectionAction) {
+func actionsOf(a actor.Action) (all []command.StepAction) {
 	for i := range a.Asks {
 		one := actionOf(&store.Asked{Ask: a.Asks[i]})
 		one.Prompt = promptOf(&a.Asks[i])
@@ -141,15 +132,15 @@ func actionsOf(a actor.Action) (all []InspectionAction) {
 }
 
 // endOf returns the action that ends a turn.
-func endOf(response string, refusal *actor.Refusal) InspectionAction {
-	end := InspectionAction{Action: "Complete", Parameters: invariant.Must(json.Marshal(map[string]string{"response": response}))}
+func endOf(response string, refusal *actor.Refusal) command.StepAction {
+	end := command.StepAction{Action: "Complete", Parameters: invariant.Must(json.Marshal(map[string]string{"response": strings.ToValidUTF8(response, "\uFFFD")}))}
 	if refusal != nil {
-		end = InspectionAction{Action: "Fail", Parameters: []byte("{}"), Error: refusal.Error()}
+		end = command.StepAction{Action: "Fail", Parameters: []byte("{}"), Error: strings.ToValidUTF8(refusal.Error(), "\uFFFD")}
 	}
 	return end
 }
 
 // noRecords is the refusal of a run whose steps are not there any more.
 func noRecords(id actor.CallID, at actor.ID) *actor.Refusal {
-	return actor.Refuse(actor.Unavailable, "the records of run %s are part of a snapshot of %s, which has no steps of ended runs; its events are there: troupe runs events", id, at)
+	return actor.Refuse(actor.Rejected, "the records of run %s are part of a snapshot of %s, which has no steps of ended runs; its events are there", id, at)
 }
