@@ -24,7 +24,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-team demo-python sdk-python clients crash cluster recovery load growth corruption mutants inert bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-team demo-python sdk-python sdk-js clients crash cluster recovery load growth corruption mutants inert bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -143,6 +143,8 @@ demo-approval: build ## send money by a tool that a person must approve, across 
 demo-team: build ## nine agents answer as one, across a kill -9 between two steps
 	@$(GO) run ./test/demo -team
 
+NODE ?= node
+
 # bin/venv has the Python SDK as pip installs it. Each of its files is a stamp.
 PYTHON ?= python3
 bin/venv/sdk: sdk/python/pyproject.toml sdk/python/README.md $(wildcard sdk/python/src/troupe/*)
@@ -171,7 +173,13 @@ sdk-python: build bin/venv/examples #+ check the types of the Python SDK, and ki
 	@for d in python langgraph openai-agents; do (cd examples/$$d && ../../bin/venv/bin/mypy --strict --cache-dir ../../bin/mypy agent.py) || exit 1; done
 	@cd sdk/python && TROUPE_BIN="$(CURDIR)/bin/troupe" ../../bin/venv/bin/pytest -q -p no:cacheprovider -p no:anyio $(PYTEST)
 
-clients: sdk-python #+ likewise, and resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, talk over WebSockets that are cut, drive the chat page, ask models with npm's openai, and try to pass haproxy and nginx without a key; needs them: ARGS=-channel, ARGS=-chat for the chat page, or ARGS=-openai
+sdk-js: build #+ test the JavaScript client in Node and Chromium, over connections that are cut and a server that is killed; needs both: FILES=
+	@command -v $(NODE) >/dev/null || { echo "$(NODE) is missing: on Debian, apt-get install nodejs" >&2; exit 1; }
+	@$(NODE) -e 'process.exit(process.versions.node.split(".")[0] < 20)' || { echo "$(NODE) is older than 20: set NODE to a newer one" >&2; exit 1; }
+	@command -v $${TROUPE_BROWSER:-chromium} >/dev/null || { echo "chromium is missing: on Debian, apt-get install chromium, or set TROUPE_BROWSER" >&2; exit 1; }
+	@cd sdk/js && TROUPE_BIN="$(CURDIR)/bin/troupe" $(NODE) --experimental-websocket --no-warnings --test --test-reporter spec $(or $(FILES),test/*.test.js)
+
+clients: sdk-python sdk-js #+ likewise, and resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, talk over WebSockets that are cut, drive the chat page, ask models with npm's openai, and try to pass haproxy and nginx without a key; needs them: ARGS=-channel, ARGS=-chat for the chat page, or ARGS=-openai
 	@$(GO) run ./test/clients $(ARGS)
 
 crash: build ## kill the real server N (20) times and simulate power failures; no acknowledged work may be lost
