@@ -76,8 +76,12 @@ func drawReply(t *rapid.T) Reply {
 	r := Reply{Call: drawCallID(t), Run: drawCallID(t), Status: Succeeded, Parts: drawParts(t), Budget: rapid.Uint32().Draw(t, "budget"), Extensions: drawExtensions(t)}
 	if rapid.Bool().Draw(t, "used") {
 		count := rapid.Int64Range(0, UsageMax)
-		r.Usage = Usage{count.Draw(t, "input"), count.Draw(t, "output"), count.Draw(t, "total")}
-		r.Tree = Usage{count.Draw(t, "tree input"), count.Draw(t, "tree output"), count.Draw(t, "tree total")}
+		for _, u := range []*Usage{&r.Usage, &r.Tree} {
+			*u = Usage{Input: count.Draw(t, "input"), Output: count.Draw(t, "output"), Total: count.Draw(t, "total"), Cached: count.Draw(t, "cached"), Priced: count.Draw(t, "priced")}
+			if u.Priced > 0 {
+				u.Cost = count.Draw(t, "cost")
+			}
+		}
 	}
 	if rapid.Bool().Draw(t, "failed") {
 		r.Status = Failed

@@ -341,10 +341,10 @@ func (e *Event) Check() error {
 		return fmt.Errorf("%s with depth %d and a chain of %d", t.name, e.Depth, len(e.Chain))
 	case len(e.Chain) > actor.ChainMax:
 		return fmt.Errorf("%s with a chain of %d", t.name, len(e.Chain))
-	case e.Left < 0 || e.Asked < 0 || e.Took < 0 || e.Usage.Input < 0 || e.Usage.Output < 0 || e.Usage.Total < 0:
+	case e.Left < 0 || e.Asked < 0 || e.Took < 0:
 		return fmt.Errorf("%s with a negative count", t.name)
-	case max(e.Usage.Input, e.Usage.Output, e.Usage.Total) > actor.UsageMax:
-		return fmt.Errorf("%s with more than %d tokens", t.name, int64(actor.UsageMax))
+	case !e.Usage.Check():
+		return fmt.Errorf("%s with the usage %+v", t.name, e.Usage)
 	case t.has&fStatus != 0 && (e.Status == actor.Failed) != (e.Refusal != nil):
 		return fmt.Errorf("%s with status %s, has a refusal: %v", t.name, e.Status, e.Refusal != nil)
 	}

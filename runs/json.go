@@ -216,6 +216,15 @@ func (o *object) usage(name string, u Usage, claimed bool) {
 	p.int("input_tokens", u.Input)
 	p.int("output_tokens", u.Output)
 	p.int("total_tokens", u.Total)
+	if u.Cached > 0 {
+		p.int("cached_tokens", u.Cached)
+	}
+	if u.Priced > 0 {
+		p.int("cost_micros", u.Cost)
+		if rest := u.Total - u.Priced; rest > 0 {
+			p.int("unpriced_tokens", rest)
+		}
+	}
 	if claimed {
 		p.flag("claimed", true)
 	}
@@ -406,6 +415,10 @@ type eventJSON struct {
 			Output int64 `json:"output_tokens"`
 			Total  int64 `json:"total_tokens"`
 
+			Cached   int64  `json:"cached_tokens"`
+			Cost     *int64 `json:"cost_micros"`
+			Unpriced int64  `json:"unpriced_tokens"`
+
 			Claimed bool `json:"claimed"` // follows from the type
 		} `json:"usage"`
 		Priority string `json:"priority"`
@@ -438,7 +451,10 @@ func (l *eventJSON) event() (e Event, err error) {
 	e = Event{
 		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
 		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
-		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage{Input: p.Usage.Input, Output: p.Usage.Output, Total: p.Usage.Total}, Priority: p.Priority, Trace: p.Trace, Approval: p.Approval, Request: p.Request, Key: p.Key, Channel: p.Channel,
+		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage{Input: p.Usage.Input, Output: p.Usage.Output, Total: p.Usage.Total, Cached: p.Usage.Cached}, Priority: p.Priority, Trace: p.Trace, Approval: p.Approval, Request: p.Request, Key: p.Key, Channel: p.Channel,
+	}
+	if p.Usage.Cost != nil {
+		e.Usage.Priced, e.Usage.Cost = p.Usage.Total-p.Usage.Unpriced, *p.Usage.Cost
 	}
 	parseInto(&err, &e.Run, l.Run, actor.ParseCallID)
 	parseInto(&err, &e.At, l.TS, ParseTime)

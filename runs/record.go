@@ -43,6 +43,7 @@ type Record struct {
 	Refusal   *actor.Refusal // reason of a failure; of an open run, why it is parked
 	Usage     Usage          // of the run, by the answers of its models and external agents so far
 	Tree      Usage          // of the run and of the calls that it has answers to, with all below them
+	Spent     Spent
 
 	openTools []ToolCall // in progress
 }
@@ -246,6 +247,7 @@ func (r *Record) update(e *Event) error {
 
 // addUsage adds the usage of an answer. That of the last event is their sum.
 func (r *Record) addUsage(e *Event) {
+	r.Spent = r.Spent.addAnswer(e)
 	switch e.Type {
 	case LLMCallDone, AgentInvokeDone:
 		r.Usage, r.Tree = r.Usage.Add(e.Usage), r.Tree.Add(e.Usage)

@@ -38,6 +38,7 @@ type Summary struct {
 	Refusal   *actor.Refusal // reason of a failure; of an open run, why it is parked
 	Usage     Usage          // see Record
 	Tree      Usage
+	Spent     Spent
 }
 
 // SetText sets Text to the beginning of the text of an answer.
@@ -74,7 +75,7 @@ func shorten(text string, truncated bool) (string, bool) {
 func (r *Record) Summary() Summary {
 	s := Summary{Run: r.Run, Root: r.Root, Parent: r.Parent, Actor: r.Actor, User: r.User, Depth: r.Depth(), Project: r.Project, Priority: r.Priority,
 		Status: r.Status, Created: r.Created, Started: r.Started, Ended: r.Ended,
-		Outcome: r.Outcome, Usage: r.Usage, Tree: r.Tree}
+		Outcome: r.Outcome, Usage: r.Usage, Tree: r.Tree, Spent: r.Spent}
 	if r.Refusal != nil {
 		s.SetRefusal(r.Refusal)
 	}

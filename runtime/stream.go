@@ -113,7 +113,11 @@ func completionOf(answer actor.Answer) upstream.Completion {
 func usageOf(completion upstream.Completion) runs.Usage {
 	count := func(n int64) int64 { return min(max(n, 0), actor.UsageMax) }
 	u := completion.Usage
-	return runs.Usage{Input: count(u.Input), Output: count(u.Output), Total: count(u.Total)}
+	used := runs.Usage{Input: count(u.Input), Output: count(u.Output), Total: count(u.Total), Cached: count(u.Cached)}
+	if u.Priced && used.Total > 0 {
+		used.Priced, used.Cost = used.Total, count(u.Cost)
+	}
+	return used
 }
 
 // inlineBytes returns the content of the only part, or nil.

@@ -88,7 +88,11 @@ func drawUsage(t *rapid.T) actor.Usage {
 		return actor.Usage{}
 	}
 	count := rapid.Int64Range(0, actor.UsageMax)
-	return actor.Usage{Input: count.Draw(t, "input"), Output: count.Draw(t, "output"), Total: count.Draw(t, "total")}
+	u := actor.Usage{Input: count.Draw(t, "input"), Output: count.Draw(t, "output"), Total: count.Draw(t, "total")}
+	if rapid.Bool().Draw(t, "priced") {
+		u.Cached, u.Priced, u.Cost = count.Draw(t, "cached"), 1+u.Total/2, count.Draw(t, "cost")
+	}
+	return u
 }
 
 func drawAnswer(t *rapid.T) actor.Answer {
@@ -172,6 +176,12 @@ func drawJournal(t *rapid.T) Journal {
 					run.Tree = run.Tree.Add(a.Answer.Usage)
 					if a.Call.IsZero() {
 						run.Usage = run.Usage.Add(a.Answer.Usage)
+						switch kind := a.Out().Kind; {
+						case kind == actor.AskModel && a.Answer.Refusal == nil:
+							run.Spent = run.Spent.Add(a.ShownName(), a.Answer.Usage)
+						case kind == actor.AskInvoke && a.Answer.Usage != actor.Usage{}:
+							run.Spent = run.Spent.Add("", a.Answer.Usage)
+						}
 					}
 				}
 			}

@@ -46,6 +46,7 @@ type Run struct {
 	StartedAt    actor.Time        // time of its first step; 0 before
 	Usage        actor.Usage       // of the answers to its steps, except those of calls
 	Tree         actor.Usage       // of all answers to its steps
+	Spent        runs.Spent        // as Usage, by model
 	Heard        uint64            // length of the transcript when the turn began
 	HeldTo       actor.Time        // latest end of a hold of Clock so far; 0 if there was none
 }
@@ -386,6 +387,12 @@ func (r *Run) addUsage(a *Asked) {
 	}
 	if !a.IsCall() {
 		r.Usage = r.Usage.Add(a.Answer.Usage)
+		switch kind := a.Out().Kind; {
+		case kind == actor.AskModel && a.Answer.Refusal == nil:
+			r.Spent = r.Spent.Add(a.ShownName(), a.Answer.Usage)
+		case kind == actor.AskInvoke && a.Answer.Usage != actor.Usage{}:
+			r.Spent = r.Spent.Add("", a.Answer.Usage)
+		}
 	}
 	r.Tree = r.Tree.Add(a.Answer.Usage)
 }

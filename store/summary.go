@@ -145,7 +145,7 @@ func (r *Run) state() runState {
 func (r *Run) summary() runs.Summary {
 	c, state := &r.Call, r.state()
 	s := runs.Summary{Run: c.ID, Root: c.Root, Actor: c.To, User: c.Principal, Depth: c.Depth(), Workflow: c.Workflow, Project: c.Project,
-		Status: state.status, Created: r.At, Started: r.StartedAt, Usage: r.Usage, Tree: r.Tree}
+		Status: state.status, Created: r.At, Started: r.StartedAt, Usage: r.Usage, Tree: r.Tree, Spent: r.Spent}
 	if !c.IsRoot() {
 		s.Parent = c.Parent
 	}
@@ -226,7 +226,7 @@ func (c *summaryChange) after(before *runs.Summary) *runs.Summary {
 		return &after
 	}
 	after.Status, after.Started, after.Waits, after.Until = c.state.Status, c.state.Started, c.state.Waits, c.state.Until
-	after.Usage, after.Tree = c.state.Usage, c.state.Tree
+	after.Usage, after.Tree, after.Spent = c.state.Usage, c.state.Tree, c.state.Spent
 	switch {
 	case c.park == nil:
 	case c.park.Detail == "":
@@ -246,12 +246,13 @@ func (w *encoder) summary(s *runs.Summary) {
 	if s == nil {
 		return
 	}
-	w.Uint(uint64(s.Status))
+	w.Uint(statusSpent(s))
 	w.time(s.Started)
 	w.String(s.Waits)
 	w.time(s.Until)
 	w.Usage(s.Usage)
 	w.Usage(s.Tree)
+	encodeSpent(&w.Encoder, s.Spent)
 }
 
 func (r decoder) summary(run actor.CallID) *runs.Summary {
@@ -259,12 +260,58 @@ func (r decoder) summary(run actor.CallID) *runs.Summary {
 		return nil
 	}
 	s := &runs.Summary{Run: run}
-	if s.Status = runs.Status(r.UintMax(uint64(runs.Cancelled), "status of a run")); s.Status == 0 {
+	var spent bool
+	if s.Status, spent = decodeStatus(r.Decoder); s.Status == 0 {
 		r.Fail("summary without status")
 	}
 	s.Started, s.Waits, s.Until = r.time(), r.String(actor.TextBytesMax), r.time()
 	s.Usage, s.Tree = r.Usage(), r.Usage()
+	if spent {
+		s.Spent = decodeSpent(r.Decoder)
+	}
 	return s
+}
+
+// withSpent is added to the status of an encoded summary that has Spent.
+const withSpent = 1 << 6
+
+func statusSpent(s *runs.Summary) uint64 {
+	if len(s.Spent) > 0 {
+		return uint64(s.Status) | withSpent
+	}
+	return uint64(s.Status)
+}
+
+func decodeStatus(d *actor.Decoder) (status runs.Status, spent bool) {
+	n := d.UintMax(uint64(runs.Cancelled)|withSpent, "status of a run")
+	if status = runs.Status(n &^ withSpent); status > runs.Cancelled {
+		d.Fail("unknown status %d of a run", status)
+	}
+	return status, n&withSpent != 0
+}
+
+// encodeSpent writes what a run spent by model, if there is any.
+func encodeSpent(e *actor.Encoder, all runs.Spent) {
+	if len(all) == 0 {
+		return
+	}
+	e.Uint(uint64(len(all)))
+	for i := range all {
+		e.String(all[i].Model)
+		e.Uint(all[i].Answers)
+		e.Uint(all[i].Unmeasured)
+		e.Usage(all[i].Usage)
+	}
+}
+
+func decodeSpent(d *actor.Decoder) (all runs.Spent) {
+	for range d.UintMax(runs.SpentMax, "models of a run") {
+		all = append(all, runs.Spending{Model: d.String(runs.NameBytesMax), Answers: d.UintMax(actor.UsageMax, "answers"), Unmeasured: d.UintMax(actor.UsageMax, "answers without usage"), Usage: d.Usage()})
+	}
+	if len(all) == 0 {
+		d.Fail("nothing spent")
+	}
+	return all
 }
 
 // appendSummary appends the index row of a run to b. The key holds the ID of the run.
@@ -279,7 +326,7 @@ func appendSummary(b []byte, s *runs.Summary) []byte {
 	e.String(s.Workflow)
 	e.String(s.Project)
 	e.String(s.Priority)
-	e.Uint(uint64(s.Status))
+	e.Uint(statusSpent(s))
 	e.Int(int64(s.Created))
 	e.Int(int64(s.Started))
 	e.Int(int64(s.Ended))
@@ -291,6 +338,7 @@ func appendSummary(b []byte, s *runs.Summary) []byte {
 	e.Refusal(s.Refusal)
 	e.Usage(s.Usage)
 	e.Usage(s.Tree)
+	encodeSpent(&e, s.Spent)
 	sum := summarySum(s.Run, e.Buf[len(b):])
 	e.Raw(sum[:])
 	return e.Buf
@@ -317,7 +365,8 @@ func decodeSummary(run actor.CallID, value []byte) (runs.Summary, error) {
 	}
 	s.Parent, s.Depth = d.CallID(), int(d.UintMax(actor.ChainMax, "depth"))
 	s.Workflow, s.Project, s.Priority = d.String(actor.TextBytesMax), d.String(actor.TextBytesMax), d.String(actor.NameBytesMax)
-	if s.Status = runs.Status(d.UintMax(uint64(runs.Cancelled), "status of a run")); s.Status == 0 {
+	var spent bool
+	if s.Status, spent = decodeStatus(d.Decoder); s.Status == 0 {
 		d.Fail("summary without status")
 	}
 	s.Created, s.Started, s.Ended = d.time(), d.time(), d.time()
@@ -326,6 +375,9 @@ func decodeSummary(run actor.CallID, value []byte) (runs.Summary, error) {
 	s.Text, s.Truncated = d.String(runs.ListedTextMax), d.Bool()
 	s.Refusal = d.Refusal()
 	s.Usage, s.Tree = d.Usage(), d.Usage()
+	if spent {
+		s.Spent = decodeSpent(d.Decoder)
+	}
 	want := summarySum(run, value[:max(len(value)-8, 0)])
 	if got := d.Raw(len(want)); d.Err() == nil && !bytes.Equal(got, want[:]) {
 		d.Fail("differs from the row that was written")

@@ -20,6 +20,9 @@ func drawSummary(t *rapid.T) runs.Summary {
 		Workflow: drawName(t), Project: drawName(t), Priority: drawName(t), Status: runs.Status(rapid.IntRange(1, int(runs.Cancelled)).Draw(t, "status")),
 		Created: drawTime(t), Started: drawTime(t), Ended: drawTime(t), Waits: drawName(t), Until: drawTime(t), Outcome: actor.Partial,
 		Text: drawName(t), Truncated: true, Usage: drawUsage(t), Tree: drawUsage(t)}
+	for range rapid.IntRange(0, 3).Draw(t, "spent") {
+		s.Spent = s.Spent.Add(drawName(t), drawUsage(t))
+	}
 	if rapid.Bool().Draw(t, "refused") {
 		s.Refusal = actor.Refuse(actor.Unavailable, "%s", drawName(t))
 	}
