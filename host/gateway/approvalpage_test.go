@@ -19,10 +19,7 @@ func TestApprovalOfThePageHidesNothing(t *testing.T) {
 	if err != nil {
 		t.Skip("needs Node.js")
 	}
-	module, err := filepath.Abs(filepath.Join("web", "run.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	module := servedModule(t, "run.js")
 	const bad = "to\u202e\u2066\u200b\u200d\u2028\ufe0f\u3164\u2800\ue000\u009b\U000e0041ecila"
 	const seen = `to\u202e\u2066\u200b\u200d\u2028\ufe0f\u3164\u2800\ue000\u009b\udb40\udc41ecila`
 	args := map[string]any{bad: bad}
@@ -60,10 +57,7 @@ func TestApprovalOfColleaguesHasNoButtons(t *testing.T) {
 	if err != nil {
 		t.Skip("needs Node.js")
 	}
-	module, err := filepath.Abs(filepath.Join("web", "run.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	module := servedModule(t, "run.js")
 	for name, c := range map[string]struct {
 		messages    string
 		want, hides string

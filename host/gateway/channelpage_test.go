@@ -18,10 +18,7 @@ func TestSilentConnectionOfThePageIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Skip("needs Node.js")
 	}
-	module, err := filepath.Abs(filepath.Join("web", "channel.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	module := servedModule(t, "channel.js")
 	out, err := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "channel.mjs"), "file://"+module).Output()
 	if err != nil {
 		t.Fatal(err, string(err.(*exec.ExitError).Stderr))

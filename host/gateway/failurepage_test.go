@@ -18,10 +18,7 @@ func TestParkedRunOnThePage(t *testing.T) {
 	if err != nil {
 		t.Skip("needs Node.js")
 	}
-	module, err := filepath.Abs(filepath.Join("web", "run.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	module := servedModule(t, "run.js")
 	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+module)
 	command.Stdin = strings.NewReader(`[{"type":"state","state":"PARKED","detail":{"code":"outcome_unknown","text":"before: pay 7"}}]`)
 	out, err := command.Output()
@@ -40,10 +37,7 @@ func TestFailuresOfThePageAreSentences(t *testing.T) {
 	if err != nil {
 		t.Skip("needs Node.js")
 	}
-	module, err := filepath.Abs(filepath.Join("web", "run.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	module := servedModule(t, "run.js")
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "errors.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -93,10 +87,7 @@ func TestPendingCallsOnThePage(t *testing.T) {
 	if err != nil {
 		t.Skip("needs Node.js")
 	}
-	module, err := filepath.Abs(filepath.Join("web", "tasks.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	module := servedModule(t, "tasks.js")
 	out, err := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "tasks.mjs"), "file://"+module).Output()
 	if err != nil {
 		t.Fatal(err, string(err.(*exec.ExitError).Stderr))

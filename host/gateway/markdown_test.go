@@ -23,10 +23,7 @@ func renderMarkdown(t *testing.T, texts []string) (all []rendered) {
 	if err != nil {
 		t.Skip("needs Node.js")
 	}
-	module, err := filepath.Abs(filepath.Join("web", "markdown.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	module := servedModule(t, "markdown.js")
 	in, err := json.Marshal(texts)
 	if err != nil {
 		t.Fatal(err)

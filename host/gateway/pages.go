@@ -20,9 +20,10 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/docs"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/sdk/js"
 )
 
-// webFiles are the pages for browsers and the scripts and styles that they load. They contain
+// webFiles are the pages for browsers and the scripts and styles that they load, besides the modules of the client. They contain
 // no secrets: a page asks for an API key if the requests that it sends need one.
 //
 //go:embed web
@@ -64,9 +65,15 @@ var webTable = newWebTable()
 
 func newWebTable() map[string]webFile {
 	table := map[string]webFile{}
-	for _, e := range invariant.Must(fs.ReadDir(webFiles, "web")) {
-		table[e.Name()] = newWebFile(invariant.Must(fs.ReadFile(webFiles, path.Join("web", e.Name()))), webTypes[path.Ext(e.Name())])
+	add := func(files fs.FS, folder string) {
+		for _, e := range invariant.Must(fs.ReadDir(files, folder)) {
+			_, twice := table[e.Name()]
+			invariant.Check(!twice, "two files for browsers are named %s", e.Name())
+			table[e.Name()] = newWebFile(invariant.Must(fs.ReadFile(files, path.Join(folder, e.Name()))), webTypes[path.Ext(e.Name())])
+		}
 	}
+	add(webFiles, "web")
+	add(js.Modules, "src")
 	return table
 }
 

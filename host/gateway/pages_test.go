@@ -104,3 +104,18 @@ func TestPagesLoadTheirOwnFilesOnly(t *testing.T) {
 		}
 	}
 }
+
+// servedModule writes the scripts of the pages into one folder, as the server serves them, and returns the path of one.
+func servedModule(t *testing.T, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for script, f := range webTable {
+		if path.Ext(script) != ".js" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, script), f.content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, name)
+}

@@ -65,7 +65,8 @@ var packages = map[string]pkg{
 
 	"actor": {layer: 0},
 
-	"docs": {layer: 0, std: []string{"embed"}},
+	"docs":   {layer: 0, std: []string{"embed"}},
+	"sdk/js": {layer: 0, std: []string{"embed"}},
 
 	"contract":   {layer: 1, ours: []string{"actor", "tools"}, std: []string{"embed"}},
 	"dispatcher": {layer: 1, ours: layer0},
@@ -98,7 +99,7 @@ var packages = map[string]pkg{
 	"host/mcp":      {layer: 3, ours: slices.Concat(host, []string{"internal/shares"}), theirs: []string{mcpSDK}},
 	"host/wasm":     {layer: 3, ours: slices.Concat(host, []string{"internal/shares"}), theirs: []string{"github.com/tetratelabs/wazero"}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.
-	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "contract", "docs", "history", "ingress", "memory", "runs", "signals", "internal/client", "internal/command", "internal/shares"}, theirs: []string{
+	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "contract", "docs", "history", "ingress", "memory", "runs", "signals", "internal/client", "internal/command", "internal/shares", "sdk/js"}, theirs: []string{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
 		"github.com/prometheus/client_golang", "github.com/prometheus/common"},
 		tests: slices.Concat(host, []string{"internal/node"})},

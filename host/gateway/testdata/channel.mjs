@@ -24,24 +24,23 @@ globalThis.location = { protocol: "http:", host: "x" };
 const listeners = {};
 globalThis.addEventListener = (name, call) => (listeners[name] = call);
 globalThis.document = { addEventListener() {} };
-globalThis.sessionStorage = { getItem: () => "" };
 const sent = [];
 
 const { Channel } = await import(process.argv[2]);
-const channel = new Channel("device");
+const channel = new Channel({ url: "http://x", credentials: { bearer: async () => "" }, device: "device" });
 channel.addEventListener("status", ({ detail }) => events.push(detail.state));
 channel.connect();
-sockets[0].onopen();
+await sockets[0].onopen();
 channel.cursors.set("s", ""); // followed
 const requests = channel.requests;
 const add = channel.add.bind(channel);
 channel.add = (r) => (sent.push(r.request_id), add(r));
-channel.send("agent_invoke", { session_id: "s" });
+channel.request("agent_invoke", { session_id: "s" });
 mock.timers.tick(34000);
 events.push("after 34 s");
 mock.timers.tick(2000);
 for (let i = 0; i < 20 && sockets.length === 1; i++) mock.timers.tick(100);
-sockets.at(-1).onopen();
+await sockets.at(-1).onopen();
 requests.clear();
 mock.timers.tick(60000);
 listeners.offline();

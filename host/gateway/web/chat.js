@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The chat page: agents, conversations, and the runs of one of them.
 
-import { apiKey, isToken, request, setApiKey } from "./api.js";
-import { Channel } from "./channel.js";
+import { apiKey, isToken, request, setApiKey, troupe } from "./api.js";
 import { ago, announce, byId, el } from "./dom.js";
 import { belongsTo, draft, forgetAll, keepDraft, keepUnsent, takeUnsent } from "./outbox.js";
 import { RunView } from "./run.js";
@@ -24,7 +23,7 @@ function deviceName() {
   return name;
 }
 
-const channel = new Channel(deviceName());
+const channel = troupe.channel({ device: deviceName(), meta: { app: "troupe-chat" } });
 const conversations = new Map(); // by session
 let agents = [];
 let settings = {}; // the table [chat] of the configuration
@@ -63,14 +62,14 @@ class Conversation {
 
   // newView returns the view of a run, or with an empty ID of a message that the server has not accepted.
   newView(id) {
-    return new RunView(id, this.id, { send: (type, fields) => channel.send(type, fields), change: () => changed(this), grown,
+    return new RunView(id, this.id, { send: (type, fields) => channel.request(type, fields), change: () => changed(this), grown,
       again: (agent, text) => this.send(agent, text), edit: (text) => write([byId("composer").value, text].filter(Boolean).join("\n\n")) });
   }
 
   // send sends a message to an agent.
   send(agent, text) {
     this.updated = Date.now();
-    this.addPending(channel.send("agent_invoke", { session_id: this.id, agent_id: agent, message: { role: "user", content: text } }), agent, text);
+    this.addPending(channel.request("agent_invoke", { session_id: this.id, agent_id: agent, message: { role: "user", content: text } }), agent, text);
     toEnd();
     changed(this);
   }
@@ -497,7 +496,7 @@ byId("composer-form").addEventListener("submit", (e) => {
   byId("composer").focus();
 });
 byId("stop").addEventListener("click", () => {
-  for (const r of current?.openRuns ?? []) channel.send("cancel_run", { run_id: r.id });
+  for (const r of current?.openRuns ?? []) channel.request("cancel_run", { run_id: r.id });
   byId("composer").focus();
 });
 byId("new-chat").addEventListener("click", () => {

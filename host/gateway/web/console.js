@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The console: what waits for a person, runs, agents and figures, of all users.
 
-import { apiKey, Problem, request, setApiKey } from "./api.js";
+import { apiKey, request, setApiKey } from "./api.js";
 import { byId, el } from "./dom.js";
 import { Inbox } from "./inbox.js";
 import { Numbers, Parts } from "./figures.js";
@@ -41,7 +41,7 @@ function route() {
 
 // refused shows why the server does not answer a request. It returns whether the problem is the key.
 function refused(e) {
-  if (!(e instanceof Problem)) {
+  if (!e.status) {
     setState("away");
     return false;
   }
@@ -59,7 +59,7 @@ async function refresh() {
     await of.refresh();
     setState("ready");
   } catch (e) {
-    if (!refused(e) && of === page && e instanceof Problem) of.failed?.(e);
+    if (!refused(e) && of === page && e.status) of.failed?.(e);
   }
   if (of === page && !byId("key-dialog").open) timer = setTimeout(refresh, Math.max(document.hidden ? 5 * period : period, 4 * (Date.now() - began))); // a list that is slow to read is read less often
 }

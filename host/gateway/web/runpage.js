@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One run with the runs below it: tree, times, events, tools and tokens, as they were at any event.
 
-import { request } from "./api.js";
+import { request, troupe } from "./api.js";
 import { el, json, visible } from "./dom.js";
 import { chip, table, tokens, took } from "./format.js";
-import { follow } from "./stream.js";
 
 const rowHeight = 28; // px of an event, as in the style
 const openRoom = 8; // rows that are shown beyond the visible ones
@@ -95,7 +94,6 @@ function tool(run, p) {
 export class RunPage {
   constructor(root, { rest: [id, space], setState }) {
     Object.assign(this, { id, space, setState, events: [], now: new Map(), cut: null, of: "", tab: "Events" });
-    this.ends = new AbortController();
     this.title = el("h1", { text: "Run" });
     this.facts = el("p", { class: "muted small" });
     this.act = el("div", { class: "row" });
@@ -111,19 +109,23 @@ export class RunPage {
     this.answer = el("pre", { class: "args", tabindex: "0", "aria-label": "Answer" });
     root.append(el("p", { class: "small" }, el("a", { href: "#runs", text: "← Runs" })), el("div", { class: "item-head" }, this.title, this.act), this.facts, this.error, this.answer, this.tree,
       el("div", { class: "replay" }, this.slider, this.place, this.live), this.pick, this.panel);
-    const each = (e) => {
+    this.stream = troupe.events(`/v1/runs/${id}/events?user=${space}`, { runId: id, tree: true, patience: Infinity, onState: setState });
+    this.read().catch((e) => this.failed(e));
+  }
+
+  // read follows the events until the run has ended or the page is closed.
+  async read() {
+    for await (const e of this.stream) {
       this.events.push(e);
       apply(this.now, e);
-      if (e.run_id === id) this.principal ??= e.payload?.principal;
-      if (e.run_id === id && /^run_(done|failed|cancelled)$/.test(e.type)) this.ended = true;
+      if (e.run_id === this.id) this.principal ??= e.payload?.principal;
       this.schedule();
-    };
-    each.ended = () => this.ended;
-    follow(`/v1/runs/${id}/events?tree=1&user=${space}`, this.ends.signal, each, setState).catch((e) => this.failed(e));
+    }
   }
 
   close() {
-    this.ends.abort();
+    this.closed = true;
+    this.stream.close();
     this.list.close();
   }
 
@@ -139,8 +141,8 @@ export class RunPage {
     this.scheduled = true;
     setTimeout(() => {
       this.scheduled = false;
-      if (!this.ends.signal.aborted) this.show();
-    }, this.ended || this.events.length < 1000 ? 30 : 250); // a long run arrives in many parts
+      if (!this.closed) this.show();
+    }, this.stream.last || this.events.length < 1000 ? 30 : 250); // a long run arrives in many parts
   }
 
   seek(n) {

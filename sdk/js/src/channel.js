@@ -17,7 +17,7 @@ const heldMax = 1000; // messages of a session since its last cursor
 const toolCallsMax = 1000; // calls of client tools that are remembered
 const open = 1; // readyState
 
-// Detail is an event with a detail, as CustomEvent is, which Node 18 lacks.
+// Detail is an event with a detail.
 class Detail extends Event {
   constructor(type, detail) {
     super(type);

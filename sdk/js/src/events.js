@@ -271,7 +271,7 @@ export class EventStream {
           const e = this.#take(frame);
           if (!e) continue;
           yield e;
-          if (this.last) return;
+          if (this.last && !this.#tree) return; // runs below it may have later events
         }
       }
     } finally {

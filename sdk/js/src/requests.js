@@ -79,7 +79,7 @@ export class Credentials {
   async bearer() {
     const token = typeof this.source === "function" ? await this.source() : this.source;
     if (token === undefined || token === null || token === "") return "";
-    if (typeof token !== "string" || /[^\x21-\x7e]/.test(token)) throw new TroupeError("unauthorized", "the key or token is no text of printable characters");
+    if (typeof token !== "string" || /[^\x21-\x7e]/.test(token)) throw new TroupeError("unauthorized", "the key or token is no text of printable characters", { status: 401 });
     return token;
   }
 
@@ -219,7 +219,7 @@ export class Retry {
     const limited = r.code === "agent_busy" || r.status === 429;
     if (!limited && !(transient && this.repeatable)) throw r;
     const since = limited ? (this.busy ??= this.at) : (this.failing ??= this.at);
-    const left = (limited ? Math.min(busySeconds, this.patience) : this.patience) - (now() - since);
+    const left = (limited && this.patience < Infinity ? Math.min(busySeconds, this.patience) : this.patience) - (now() - since);
     const wait = Math.max(r.retryAfter * (1 + Math.random() / 5), backoff(++this.attempt));
     if (left <= 0 || r.retryAfter > left) throw r;
     return wait;
