@@ -143,7 +143,7 @@ func Open(c Config) (s *Server, err error) {
 		}
 		nc.Data = s.temporary
 	}
-	s.service, err = service.Open(service.Config{Node: nc, Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origins, KeysRequired: c.KeysRequired}, MCP: files.MCP()}, log)
+	s.service, err = service.Open(service.Config{Node: nc, Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origins, KeysRequired: c.KeysRequired}, MCP: files.MCP(), Modules: files.Modules()}, log)
 	var conflict *node.ConflictError
 	inUse, isInUse := errors.AsType[disk.InUseError](err)
 	switch {

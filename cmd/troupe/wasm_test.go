@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -66,4 +67,96 @@ func TestToolOfModule(t *testing.T) {
 	s.stop(syscall.SIGKILL)
 	s = startServer(t, data)
 	ask(s)
+}
+
+// An MCP server that is a module answers from its own memory. A call that does not end in time ends the module at once, and the next
+// one gets another instance. What is no module, or another one, is refused before the server starts.
+func TestServerOfModule(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles the standard library")
+	}
+	dir := t.TempDir()
+	agents := filepath.Join(dir, "agents")
+	if err := os.Mkdir(agents, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(agents, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	source, err := os.ReadFile("../../examples/wasm/server/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const place = "\t\t\ttotal += n\n"
+	if !strings.Contains(string(source), place) {
+		t.Fatalf("the example lacks %q", place)
+	}
+	main := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(main, []byte(strings.Replace(string(source), place, "\t\t\tfor p.Arguments.Text == \"spin\" {\n\t\t\t}\n"+place, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	module := filepath.Join(agents, "words.wasm")
+	build := exec.Command("go", "build", "-o", module, main)
+	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	b, err := os.ReadFile(module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("writer.toml", "name = \"writer\"\ntools = [\"words.count\"]\n")
+	write("text.wasm", "not a module")
+	table := "[mcp.words]\nwasm = %q\nsha256 = %q\n%s\n"
+	for text, want := range map[string]string{
+		fmt.Sprintf(table, "words.wasm", strings.Repeat("0", 64), ""):               "words.toml:1:1: mcp.words.wasm: words.wasm has the SHA-256 " + wasm.Sum(b),
+		fmt.Sprintf(table, "text.wasm", wasm.Sum([]byte("not a module")), ""):       "text.wasm is no module of WebAssembly",
+		fmt.Sprintf(table, "absent.wasm", wasm.Sum(b), ""):                          "no such file",
+		fmt.Sprintf(table, "words.wasm", "", ""):                                    "mcp.words.sha256: want the SHA-256 of the module in 64",
+		fmt.Sprintf(table, "words.wasm", wasm.Sum(b), `grant = ["network"]`):        `mcp.words.grant: `,
+		fmt.Sprintf(table, "words.wasm", wasm.Sum(b), `env = ["HOME"]`):             "args and env belong to it",
+		fmt.Sprintf(table, "words.wasm", wasm.Sum(b), `url = "http://127.0.0.1:1"`): "want either command, the program of the server, or wasm",
+		fmt.Sprintf(table, "words.wasm", wasm.Sum(b), `identity = "headers"`):       "", // in _meta, as for a process
+		"[mcp.words]\ncommand = \"true\"\ngrant = [\"clock\"]\n":                    "mcp.words.grant: not allowed without wasm",
+		"[mcp.words]\nsha256 = \"" + wasm.Sum(b) + "\"\ncommand = \"true\"\n":       "mcp.words.wasm: is missing",
+	} {
+		write("words.toml", text)
+		if out, err := programCmd("check", agents).CombinedOutput(); (err == nil) != (want == "") || !strings.Contains(string(out), want) {
+			t.Errorf("%s\ngot %s, want %s", text, out, want)
+		}
+	}
+	write("words.toml", fmt.Sprintf(table, "words.wasm", wasm.Sum(b), "timeout_ms = 3000"))
+	s := startServer(t, filepath.Join(dir, "data"), "--agents", agents)
+	ask := func(text string) string {
+		t.Helper()
+		var got struct {
+			Content string `json:"content"`
+		}
+		if code, err := s.request("POST", "/v1/agents/writer/messages", fmt.Sprintf(`{"content":%q}`, `use words.count {"text":"`+text+`"}`), "", &got); err != nil || code != 200 {
+			t.Fatal(code, err)
+		}
+		return got.Content
+	}
+	for _, c := range []struct{ text, want string }{{"one two", "2 words, 2 in all"}, {"three", "1 words, 3 in all"}} {
+		if got := ask(c.text); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+	if got := ask("spin"); !strings.Contains(got, "has not ended words.count within 3000 ms") {
+		t.Errorf("a call that does not end: %s", got)
+	}
+	n, total := 0, 0
+	waitUntil(t, "another instance answers", func() bool { // on a busy machine not within one call
+		n++
+		_, err := fmt.Sscanf(ask("four"), "1 words, %d in all", &total)
+		return err == nil
+	})
+	if total > n {
+		t.Errorf("after %d calls the instance has counted %d words, so it is the former one", n, total)
+	}
 }

@@ -168,12 +168,12 @@ func (s *server) noteAnswer() {
 	s.timeouts, s.served = 0, true
 }
 
-// noteTimeout abandons a process that no longer answers.
+// noteTimeout abandons a process that no longer answers. A module that has missed one deadline is one: it is a single thread.
 func (s *server) noteTimeout(l *link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.timeouts++; s.timeouts >= timeoutsMax && s.link == l && l.process != nil {
-		l.giveUp(errors.New("its last calls were not answered in time"))
+	if s.timeouts++; (s.timeouts >= timeoutsMax || s.config.Wasm != "") && s.link == l && l.process != nil {
+		l.giveUp(errLate)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,11 +23,14 @@ const (
 	defaultAtOnce = 16
 )
 
-// Config is the configuration of one MCP server: a command, or a URL.
+// Config is the configuration of one MCP server: a command, a module, or a URL.
 type Config struct {
 	Command string   // program, found by the PATH of this process
 	Args    []string // its arguments; no shell reads them
 	Env     []string // names of the variables that it gets from this process; it gets no others
+
+	Wasm   string   // SHA-256 of a module of WebAssembly, whose worker is the process; see Options.Module
+	Grants []string // what the module is given beyond its standard streams, such as tools.GrantClock
 
 	URL     string                  // endpoint of streamable HTTP
 	Headers map[string]tools.Header // sent with each request to the URL
@@ -58,14 +62,24 @@ func (c *Config) Check() error {
 	report := func(field, format string, args ...any) {
 		problems = append(problems, tools.FieldError{Field: field, Text: fmt.Sprintf(format, args...)})
 	}
-	if (c.Command == "") == (c.URL == "") {
-		report("command", "want either command, the program of the server, or url, its address")
-	}
-	if c.Command != "" {
-		if c.Headers != nil {
-			report("headers", "not allowed with command; use env for the variables of the process")
+	kinds := 0
+	for _, set := range []bool{c.Command != "", c.URL != "", c.Wasm != ""} {
+		if set {
+			kinds++
 		}
-	} else if len(c.Args)+len(c.Env) > 0 {
+	}
+	if kinds != 1 {
+		report("command", "want either command, the program of the server, or wasm, its module, or url, its address")
+	}
+	if c.Wasm == "" && len(c.Grants) > 0 {
+		report("grant", "not allowed without wasm: other servers reach what their process reaches")
+	}
+	switch {
+	case c.Wasm != "" && c.Headers != nil:
+		report("headers", "not allowed with wasm: a module reaches no address")
+	case c.Command != "" && c.Headers != nil:
+		report("headers", "not allowed with command; use env for the variables of the process")
+	case c.Command == "" && len(c.Args)+len(c.Env) > 0:
 		report("command", "is missing; args and env belong to it")
 	}
 	if len(c.Args) > argsMax {
@@ -88,8 +102,14 @@ func (c *Config) Check() error {
 	// The rules of the other fields are those of a tool.
 	as := tools.Declared{Name: "x", URL: cmp.Or(c.URL, "http://localhost"), Headers: c.Headers, TimeoutMS: c.TimeoutMS,
 		MaxResultBytes: c.MaxResultBytes, Concurrency: c.Concurrency, Policy: c.Policy, Identity: c.Identity}
-	if c.Command != "" {
+	if c.URL == "" {
 		as.Headers = nil
+	}
+	if c.Wasm != "" {
+		as.Via, as.URL, as.Identity, as.SHA256, as.Grant = tools.ViaWasm, "", "", c.Wasm, c.Grants
+	}
+	if c.Wasm != "" && c.Identity != "" && !slices.Contains(tools.Identities, c.Identity) {
+		report("identity", "%.40q: want one of %s", c.Identity, strings.Join(tools.Identities, ", "))
 	}
 	if c.Identity == tools.IdentityJWT {
 		report("identity", "want %s: identities for MCP servers are not signed yet", tools.IdentityHeaders)
@@ -104,12 +124,22 @@ func (c *Config) Check() error {
 	return problems
 }
 
-func (c *Config) atOnce() int { return cmp.Or(c.Concurrency, defaultAtOnce) }
+// atOnce returns the number of calls at once. A module is one thread, which answers them one after the
+// other: those that wait here have their turns by user, and time of their own.
+func (c *Config) atOnce() int {
+	if c.Wasm != "" {
+		return cmp.Or(c.Concurrency, 1)
+	}
+	return cmp.Or(c.Concurrency, defaultAtOnce)
+}
 
 // String returns a short description of the server without its secrets.
 func (c *Config) String() string {
 	if c.URL != "" {
 		return "MCP server at " + c.URL
+	}
+	if c.Wasm != "" {
+		return fmt.Sprintf("MCP server in the module %.12s", c.Wasm)
 	}
 	return "MCP server " + strings.Join(append([]string{c.Command}, c.Args...), " ")
 }

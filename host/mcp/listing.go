@@ -222,6 +222,6 @@ func (c *Change) Name() string {
 // declared returns the definition of a tool of a server.
 func (c *Config) declared(server string, t *Tool) tools.Declared {
 	return tools.Declared{Name: server + "." + t.Name, Description: actor.FitText(t.Description, tools.DescriptionBytesMax), InputSchema: objectSchema(t.InputSchema),
-		TimeoutMS: c.TimeoutMS, Idempotent: c.TrustAnnotations && (t.ReadOnly || t.Idempotent), Concurrency: c.atOnce(),
+		TimeoutMS: c.TimeoutMS, Idempotent: c.Wasm != "" || c.TrustAnnotations && (t.ReadOnly || t.Idempotent), Concurrency: c.atOnce(),
 		MaxResultBytes: c.MaxResultBytes, Policy: c.Policy}
 }

@@ -36,22 +36,24 @@ const (
 
 // process is a running server that exchanges messages over its standard streams.
 type process struct {
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	out    *io.PipeReader // its messages, one per line
-	grace  time.Duration
-	log    *slog.Logger
-	ended  chan struct{} // closed once the process and its group have ended
-	silent chan struct{} // closed once it has no further messages
-	quiet  chan struct{} // closed once its standard error is read
-	why    error         // io.EOF, or the mistake in its output; valid once silent is closed
-	flow   flow
-	work   sync.WaitGroup
-	ending sync.Once
+	cmd       *exec.Cmd
+	stdin     io.WriteCloser
+	out       *io.PipeReader // its messages, one per line
+	grace     time.Duration
+	log       *slog.Logger
+	ended     chan struct{} // closed once the process and its group have ended
+	silent    chan struct{} // closed once it has no further messages
+	quiet     chan struct{} // closed once its standard error is read
+	why       error         // io.EOF, or the mistake in its output; valid once silent is closed
+	flow      flow
+	work      sync.WaitGroup
+	ending    sync.Once
+	sandboxed bool // it is a module, which has nothing to end in order
 	// release gives the place of the process back; stop calls it
 	release func()
 
 	mu       sync.Mutex
+	head     []byte             // written before the first message
 	open     map[string]request // sent and not answered, by ID; at most openMax
 	lastLine string             // of standard error
 	state    string             // such as "exit status 1"; valid once ended is closed
@@ -126,6 +128,9 @@ func (p *process) stop() {
 	p.ending.Do(func() {
 		_ = p.stdin.Close()
 		_ = p.out.Close()
+		if p.sandboxed {
+			p.signal(syscall.SIGKILL)
+		}
 		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 			timer := time.NewTimer(p.grace)
 			select {
@@ -150,7 +155,14 @@ func (p *process) Write(b []byte) (int, error) {
 	case r.ID != "" && len(p.open) < openMax:
 		p.open[r.ID] = r
 	}
+	head := p.head
+	p.head = nil
 	p.mu.Unlock()
+	if len(head) > 0 {
+		if _, err := p.stdin.Write(head); err != nil {
+			return 0, err
+		}
+	}
 	return p.stdin.Write(b)
 }
 

@@ -110,6 +110,9 @@ func (l *link) drain(ctx context.Context) {
 // errForgotten means that the server does not know the session.
 var errForgotten = errors.New("it has forgotten the session")
 
+// errLate means that a process does not answer its calls.
+var errLate = errors.New("its last calls were not answered in time")
+
 // giveUp ends the use of a session.
 func (l *link) giveUp(err error) {
 	select {
@@ -148,6 +151,9 @@ func (s *server) run() {
 		}
 		if forgotten = errors.Is(err, errForgotten) && (s.hasServed() || !forgotten); forgotten {
 			continue // at once, but not if it forgets each session
+		}
+		if errors.Is(err, errLate) && s.config.Wasm != "" && s.hasServed() {
+			continue // at once: one call was at fault, whose time has bounded the rate
 		}
 		wait := delay/2 + rand.N(delay/2+1)
 		delay = min(2*delay, t.backoffMax)
@@ -320,12 +326,19 @@ func (s *server) start() (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := startProcess(&s.config, s.set.options.Env, s.set.options.times.grace, s.log)
+	c, head := s.config, []byte(nil)
+	if c.Wasm != "" {
+		c, head, err = s.set.module(c)
+	}
+	var p *process
+	if err == nil {
+		p, err = startProcess(&c, s.set.options.Env, s.set.options.times.grace, s.log)
+	}
 	if err != nil {
 		release()
 		return nil, err
 	}
-	p.release = release
+	p.head, p.sandboxed, p.release = head, c.Wasm != "", release
 	return p, nil
 }
 

@@ -28,8 +28,11 @@ type Options struct {
 	Env func(name string) (value string, ok bool)
 	// Process takes a place before the start of a process, or refuses it; nil: all may start
 	Process func() (release func(), err error)
-	Logger  *slog.Logger
-	times   times
+	// Module returns the command that runs a module, and what is written to its standard input before the messages; nil:
+	// no modules are run
+	Module func(sha256 string, grants []string) (command []string, head []byte, err error)
+	Logger *slog.Logger
+	times  times
 }
 
 // Servers are the MCP servers of a node.
@@ -131,6 +134,19 @@ func (s *Servers) Tools() (all []tools.Tool) {
 		all = append(all, own...)
 	}
 	return all
+}
+
+// module returns the configuration of the process that runs the module of another one.
+func (s *Servers) module(c Config) (Config, []byte, error) {
+	if s.options.Module == nil {
+		return c, nil, errors.New("this program runs no modules; troupe serve does")
+	}
+	command, head, err := s.options.Module(c.Wasm, c.Grants)
+	if err != nil {
+		return c, nil, fmt.Errorf("module: %w", err)
+	}
+	c.Command, c.Args = command[0], command[1:]
+	return c, head, nil
 }
 
 // republish passes the tools on.

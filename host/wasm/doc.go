@@ -14,6 +14,8 @@
 // same in each repetition of a call, unless the definition grants the real ones. It has no effect outside,
 // so every call may be repeated.
 //
+// With Stream a module runs on instead, with its own standard streams, until it is killed.
+//
 // The process of a worker has no environment, no descriptor but its standard streams, no secret, limits
 // of the kernel for its memory, and ends with the server. Its end is the only deadline: code without
 // loops, and long single instructions, see no other.
@@ -31,6 +33,7 @@
 //	module.go             modules, and the folder that keeps them
 //	process.go            a worker as the server sees it
 //	serve.go              a worker from inside
+//	stream.go             a module that runs on, such as a server of MCP
 //	tool.go               calls of tools, and their answers
 //	workers.go            the workers of a server
 package wasm

@@ -9,7 +9,7 @@ import (
 )
 
 // Kinds of frames. The server sends a start, a module, and then calls, one at a time. The worker answers
-// the module with ready or failed, and each call with output or failed.
+// the module with ready or failed, and each call with output or failed. A start for a stream has no answer.
 const (
 	frameStart  = 's' // a start as JSON
 	frameModule = 'm' // the bytes of the module

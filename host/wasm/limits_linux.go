@@ -37,15 +37,16 @@ func limitMemory() error {
 	return setLimit(syscall.RLIMIT_CORE, 0)
 }
 
-// limitFiles lets this process open no further files and write to none.
-func limitFiles() error {
+// limitFiles lets this process open no further files and write to none. Some of its files may be polled: poll(2) refuses more
+// of them than the limit of open ones, which may be that of standard input.
+func limitFiles(polled uint64) error {
 	if _, _, failed := syscall.RawSyscall6(syscall.SYS_PRCTL, noNewPrivileges, 1, 0, 0, 0, 0); failed != 0 {
 		return failed
 	}
 	if err := setLimit(syscall.RLIMIT_FSIZE, 0); err != nil {
 		return err
 	}
-	return setLimit(syscall.RLIMIT_NOFILE, 0)
+	return setLimit(syscall.RLIMIT_NOFILE, polled)
 }
 
 func setLimit(resource int, value uint64) error {

@@ -31,6 +31,7 @@ const (
 	OutputBytesMax  = 1 << 20  // its standard output
 	errorBytesMax   = 1 << 10  // its standard error that a failure shows
 	pageBytes       = 64 << 10
+	startBytesMax   = 64 << 10
 	processBytesMax = 512 << 20 // writable memory of the process: the compiler, the instance, and its stack
 	heapBytesGoal   = 256 << 20 // from which on the collector works harder
 	processors      = 2         // one for the module, and one that notices the end of the server
@@ -40,6 +41,7 @@ const (
 type start struct {
 	Cache  string   `json:"cache,omitzero"` // folder of compiled modules
 	Grants []string `json:"grants,omitzero"`
+	Stream bool     `json:"stream,omitzero"` // the module gets the rest of standard input, and writes standard output; see Stream
 }
 
 // guest is a compiled module.
@@ -58,24 +60,33 @@ func Serve(in io.Reader, out io.Writer) error {
 	if err := limitMemory(); err != nil {
 		return fmt.Errorf("limit memory: %w", err)
 	}
-	frames := make(chan received)
-	go receive(in, frames)
-	first, module := <-frames, <-frames
-	var s start
-	if first.kind != frameStart || module.kind != frameModule || json.Unmarshal(first.body, &s) != nil {
-		return errors.New("standard input is not that of a server: the command troupe wasm-worker is for troupe serve")
+	s, module, err := readStart(in)
+	if err != nil {
+		return err
 	}
 	ctx := context.Background()
-	g, err := compile(ctx, &s, module.body)
+	g, err := compile(ctx, s, module)
+	if err != nil && s.Stream {
+		return fmt.Errorf("the module %w", err)
+	}
 	if err != nil {
 		return writeFrame(out, frameFailed, []byte(err.Error()))
 	}
-	if err := limitFiles(); err != nil {
+	polled := uint64(0)
+	if s.Stream {
+		polled = 1
+	}
+	if err := limitFiles(polled); err != nil {
 		return fmt.Errorf("limit files: %w", err)
+	}
+	if s.Stream {
+		return g.stream(ctx, in, out)
 	}
 	if err := writeFrame(out, frameReady); err != nil {
 		return err
 	}
+	frames := make(chan received)
+	go receive(in, frames)
 	for f := range frames {
 		if f.kind != frameCall || len(f.body) < seedBytes {
 			return fmt.Errorf("unexpected frame %q", f.kind)
@@ -92,6 +103,18 @@ func Serve(in io.Reader, out io.Writer) error {
 	return nil
 }
 
+// readStart reads the first two frames: the start and the module.
+func readStart(in io.Reader) (*start, []byte, error) {
+	var s start
+	kind, body, err := readFrame(in, startBytesMax)
+	if err == nil && kind == frameStart && json.Unmarshal(body, &s) == nil {
+		if kind, body, err = readFrame(in, ModuleBytesMax); err == nil && kind == frameModule {
+			return &s, body, nil
+		}
+	}
+	return nil, nil, errors.New("standard input is not that of a server: the command troupe wasm-worker is for troupe serve")
+}
+
 // received is a frame of the server.
 type received struct {
 	kind byte
@@ -101,7 +124,7 @@ type received struct {
 // receive passes the frames of the server on. At its end the process ends as well, whatever a module does.
 func receive(in io.Reader, frames chan<- received) {
 	for {
-		kind, body, err := readFrame(in, max(ModuleBytesMax, tools.InputBytesMax+seedBytes))
+		kind, body, err := readFrame(in, tools.InputBytesMax+seedBytes)
 		if err != nil {
 			os.Exit(0)
 		}
@@ -139,17 +162,46 @@ func compile(ctx context.Context, s *start, module []byte) (*guest, error) {
 	return g, nil
 }
 
-// call performs a call in a fresh instance.
-func (g *guest) call(ctx context.Context, seed [seedBytes]byte, input []byte) ([]byte, error) {
-	out, errs := &output{}, &tail{}
-	config := wazero.NewModuleConfig().WithName("").WithArgs("tool").WithStdin(bytes.NewReader(input)).WithStdout(out).WithStderr(errs).
-		WithRandSource(mathrand.NewChaCha8(seed))
+// instance returns the configuration of an instance, with what is granted.
+func (g *guest) instance(seed [seedBytes]byte) wazero.ModuleConfig {
+	config := wazero.NewModuleConfig().WithName("").WithArgs("tool").WithRandSource(mathrand.NewChaCha8(seed))
 	if slices.Contains(g.grants, tools.GrantRandom) {
 		config = config.WithRandSource(rand.Reader)
 	}
 	if slices.Contains(g.grants, tools.GrantClock) {
 		config = config.WithSysWalltime().WithSysNanotime().WithSysNanosleep()
 	}
+	return config
+}
+
+// stream runs one instance until it ends. A file as standard input can be polled, so that the goroutines of a
+// module continue while one of them reads.
+func (g *guest) stream(ctx context.Context, in io.Reader, out io.Writer) error {
+	config := g.instance([seedBytes]byte{}).WithStdin(in).WithStdout(out).WithStderr(os.Stderr)
+	_, err := g.runtime.InstantiateModule(ctx, g.compiled, config)
+	var exit *sys.ExitError
+	switch {
+	case err == nil, errors.As(err, &exit) && exit.ExitCode() == 0:
+		return nil
+	case exit != nil:
+		return fmt.Errorf("the module ended with exit code %d", exit.ExitCode())
+	}
+	return fmt.Errorf("the module trapped: %s", trapOf(err))
+}
+
+// trapOf returns the cause of a trap.
+func trapOf(err error) string {
+	text, _, _ := strings.Cut(err.Error(), "\nwasm stack trace:")
+	if _, cause, ok := strings.Cut(text, "] failed: "); ok {
+		text = cause
+	}
+	return actor.FitText(strings.ToValidUTF8(text, "\uFFFD"), errorBytesMax)
+}
+
+// call performs a call in a fresh instance.
+func (g *guest) call(ctx context.Context, seed [seedBytes]byte, input []byte) ([]byte, error) {
+	out, errs := &output{}, &tail{}
+	config := g.instance(seed).WithStdin(bytes.NewReader(input)).WithStdout(out).WithStderr(errs)
 	instance, err := g.runtime.InstantiateModule(ctx, g.compiled, config)
 	if instance != nil {
 		defer func() { _ = instance.Close(ctx) }()
@@ -163,11 +215,7 @@ func (g *guest) call(ctx context.Context, seed [seedBytes]byte, input []byte) ([
 	case exit != nil:
 		return nil, fmt.Errorf("ended with exit code %d%s", exit.ExitCode(), errs.quoted())
 	}
-	text, _, _ := strings.Cut(err.Error(), "\nwasm stack trace:")
-	if _, cause, ok := strings.Cut(text, "] failed: "); ok {
-		text = cause
-	}
-	return nil, fmt.Errorf("trapped: %s%s", actor.FitText(strings.ToValidUTF8(text, "\uFFFD"), errorBytesMax), errs.quoted())
+	return nil, fmt.Errorf("trapped: %s%s", trapOf(err), errs.quoted())
 }
 
 // output is the standard output of a module.

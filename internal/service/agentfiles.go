@@ -231,7 +231,12 @@ func ReadModule(path string, d *tools.Declared) ([]byte, error) {
 	if d.File == "" {
 		return nil, errors.New("is missing; want the path of the module, from the folder of this file")
 	}
-	at := d.File
+	return readModule(path, d.File, d.SHA256)
+}
+
+// readModule returns the module with a sum in a file, whose path is from the folder of the one that names it.
+func readModule(path, file, sum string) ([]byte, error) {
+	at := file
 	if !filepath.IsAbs(at) {
 		at = filepath.Join(filepath.Dir(path), at)
 	}
@@ -239,8 +244,8 @@ func ReadModule(path string, d *tools.Declared) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := wasm.CheckModule(module, d.SHA256); err != nil {
-		return nil, fmt.Errorf("%s %w", d.File, err)
+	if err := wasm.CheckModule(module, sum); err != nil {
+		return nil, fmt.Errorf("%s %w", file, err)
 	}
 	return module, nil
 }

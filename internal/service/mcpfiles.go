@@ -3,6 +3,7 @@
 package service
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,6 +23,7 @@ type ServerFile struct {
 	Path   string
 	Name   string
 	Config mcp.Config
+	Module []byte // of a server that is one
 }
 
 // mcpTable is a table [mcp.NAME].
@@ -29,6 +31,9 @@ type mcpTable struct {
 	Command          string         `toml:"command"`
 	Args             []string       `toml:"args"`
 	Env              []string       `toml:"env"`
+	Wasm             string         `toml:"wasm"`
+	SHA256           string         `toml:"sha256"`
+	Grant            []string       `toml:"grant"`
 	URL              string         `toml:"url"`
 	Headers          map[string]any `toml:"headers"`
 	TimeoutMS        int64          `toml:"timeout_ms"`
@@ -39,7 +44,7 @@ type mcpTable struct {
 	TrustAnnotations bool           `toml:"trust_annotations"`
 }
 
-var mcpFields = []string{"command", "args", "env", "url", "headers", "timeout_ms", "max_result_bytes", "concurrency", "identity", "policy", "trust_annotations"}
+var mcpFields = []string{"command", "args", "env", "wasm", "sha256", "grant", "url", "headers", "timeout_ms", "max_result_bytes", "concurrency", "identity", "policy", "trust_annotations"}
 
 // readServers reads the MCP servers of a file, the tables [mcp.NAME].
 func (f *AgentFiles) readServers(path, text string) {
@@ -81,15 +86,27 @@ func (f *AgentFiles) readServers(path, text string) {
 		t := file.MCP[name]
 		at, field := lineOf(text, name), "mcp."+name
 		c := mcp.Config{Command: t.Command, Args: t.Args, Env: t.Env, URL: t.URL, TimeoutMS: t.TimeoutMS, MaxResultBytes: t.MaxResultBytes,
-			Concurrency: t.Concurrency, Policy: t.Policy, Identity: t.Identity, TrustAnnotations: t.TrustAnnotations}
+			Grants: t.Grant, Concurrency: t.Concurrency, Policy: t.Policy, Identity: t.Identity, TrustAnnotations: t.TrustAnnotations}
 		var problems tools.FieldErrors
 		c.Headers, problems = readHeaders(t.Headers)
+		if t.Wasm == "" && t.SHA256 != "" {
+			problems = append(problems, tools.FieldError{Field: "wasm", Text: "is missing; want the path of the module, from the folder of this file"})
+		} else if t.Wasm != "" {
+			c.Wasm = cmp.Or(t.SHA256, "missing")
+		}
 		var further tools.FieldErrors
 		if err := c.Check(); errors.As(err, &further) {
 			problems = append(problems, further...)
 		}
 		for _, p := range problems {
 			report(at, field+"."+p.Field, "%s", p.Text)
+		}
+		var module []byte
+		if t.Wasm != "" && len(problems) == 0 {
+			if module, err = readModule(path, t.Wasm, t.SHA256); err != nil {
+				report(at, field+".wasm", "%v", err)
+				continue
+			}
 		}
 		i := slices.IndexFunc(f.Servers, func(s ServerFile) bool { return s.Name == name })
 		switch err := mcp.CheckName(name); {
@@ -100,7 +117,7 @@ func (f *AgentFiles) readServers(path, text string) {
 		case len(f.Servers) == mcp.ServersMax:
 			report(at, field, "a folder declares at most %d MCP servers", mcp.ServersMax)
 		case len(problems) == 0:
-			f.Servers = append(f.Servers, ServerFile{path, name, c})
+			f.Servers = append(f.Servers, ServerFile{path, name, c, module})
 		}
 	}
 }
@@ -182,6 +199,20 @@ func (f *AgentFiles) MCP() map[string]mcp.Config {
 	all := map[string]mcp.Config{}
 	for _, s := range f.Servers {
 		all[s.Name] = s.Config
+	}
+	return all
+}
+
+// Modules returns the modules of MCP servers by their SHA-256.
+func (f *AgentFiles) Modules() map[string][]byte {
+	if f == nil {
+		return nil
+	}
+	all := map[string][]byte{}
+	for _, s := range f.Servers {
+		if s.Module != nil {
+			all[s.Config.Wasm] = s.Module
+		}
 	}
 	return all
 }

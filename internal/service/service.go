@@ -42,6 +42,7 @@ type Config struct {
 	// Open sets the fields that the node provides: Keys, Secret, External, Backup
 	Gateway gateway.Config
 	MCP     map[string]mcp.Config // MCP servers by name
+	Modules map[string][]byte     // those of MCP servers, by SHA-256
 	// WasmWorker is the command of a worker for modules of WebAssembly; empty: no modules are performed
 	WasmWorker []string
 }
@@ -93,21 +94,23 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	}
 	available = available.withProcesses(servers + workers)
 	workers = min(workers, max(1, available.processes/2))
-	if s.mcp, err = openMCP(&c, available.processPlaces(workers), log); err != nil {
+	if len(c.WasmWorker) > 0 {
+		s.workers = wasm.New(wasm.Options{Command: c.WasmWorker, Dir: ModulesFolder(c.Node.Data), Max: workers, Logger: log})
+		c.Node.Outbound.Sandbox = s.workers
+	}
+	if s.mcp, err = s.openMCP(&c, available.processPlaces(workers), log); err != nil {
+		s.closeWorkers()
 		return nil, err
 	}
 	available.bound(&c.Gateway, &c.Node.Outbound)
 	c.Node.OpenFiles, c.Node.Descriptors = available.openFiles(), s.closeIdle
 	c.Node.Remote, c.Node.RemoteStats, c.Node.Offers = s.mcp.Tools(), s.mcpStats, s.mcpOffers
-	if len(c.WasmWorker) > 0 {
-		s.workers = wasm.New(wasm.Options{Command: c.WasmWorker, Dir: ModulesFolder(c.Node.Data), Max: workers, Logger: log})
-		c.Node.Outbound.Sandbox = s.workers
-	}
 	if s.Node, err = node.Open(c.Node, log); err != nil {
 		s.mcp.Close()
 		s.closeWorkers()
 		return nil, err
 	}
+	s.install(c.Modules)
 	s.mcp.Start(s.SetRemote)
 	c.Gateway.Keys, c.Gateway.Secret, c.Gateway.External, c.Gateway.Backup = s.Keys, s.Secret(), s.External(), s.Backup
 	s.Gateway = gateway.New(s.Node, log, c.Gateway)
@@ -117,6 +120,18 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 		s.links.Epoch = c.Node.Cluster.Epoch()
 	}
 	return s, nil
+}
+
+// install keeps the modules of MCP servers. Without its module a server is not available, and says so.
+func (s *Service) install(modules map[string][]byte) {
+	for sum, module := range modules {
+		if s.workers == nil {
+			return
+		}
+		if err := s.workers.Install(sum, module); err != nil {
+			s.log.Error("the module of an MCP server cannot be kept", "sha256", sum, "error", err.Error())
+		}
+	}
 }
 
 // closeIdle closes idle connections of clients, and ends idle workers, because the store needs their descriptors.
@@ -145,12 +160,16 @@ func schemeOf(c gateway.Config) string {
 
 // openMCP reads the lists of the MCP servers. Requests to them are subject to the same rules as
 // those to tools.
-func openMCP(c *Config, places *processes, log *slog.Logger) (*mcp.Servers, error) {
+func (s *Service) openMCP(c *Config, places *processes, log *slog.Logger) (*mcp.Servers, error) {
 	transport, err := outbound.NewTransport(c.Node.Outbound)
 	if err != nil {
 		return nil, err
 	}
-	return mcp.Open(mcp.Options{Servers: c.MCP, Dir: MCPFolder(c.Node.Data), Transport: transport, Auth: c.Node.Outbound.Auth,
+	var module func(string, []string) ([]string, []byte, error)
+	if s.workers != nil {
+		module = s.workers.Stream
+	}
+	return mcp.Open(mcp.Options{Servers: c.MCP, Module: module, Dir: MCPFolder(c.Node.Data), Transport: transport, Auth: c.Node.Outbound.Auth,
 		Env: c.Node.Outbound.Env, Process: places.take, Logger: log})
 }
 
