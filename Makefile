@@ -24,7 +24,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-team demo-python sdk-python sdk-js clients crash cluster recovery load growth corruption mutants inert bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-team demo-python sdk-python sdk-js sdk-js-types clients crash cluster recovery load growth corruption mutants inert bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -61,7 +61,7 @@ sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run
 
 # The seed of the simulations is the day, so that each night runs others.
 NIGHTLY = "sim LONG=1 TWICE=1 BUDGET=35m SEED=$$(date -u +%Y%m%d)" "sim RUNS=500 STORE=pebble" "sim RUNS=500 ENGINE=proto" "mutants SHRINK=1" inert \
-          machines "fuzz FUZZTIME=60s" corruption "crash N=200" "race ALL=1" "recovery N=5" sim-cover tla "tla-big ARGS=-run=Calls_onefault" trace
+          machines sdk-js-types "fuzz FUZZTIME=60s" corruption "crash N=200" "race ALL=1" "recovery N=5" sim-cover tla "tla-big ARGS=-run=Calls_onefault" trace
 nightly: #+ run the long form of each check, each for at most an hour, and list those that failed
 	@failed=; for lane in $(NIGHTLY); do \
 	  echo "== make $$lane"; timeout --foreground 1h $(MAKE) $$lane || failed="$$failed; make $$lane"; \
@@ -178,6 +178,11 @@ sdk-js: build #+ test the JavaScript client in Node and Chromium, over connectio
 	@$(NODE) -e 'process.exit(process.versions.node.split(".")[0] < 20)' || { echo "$(NODE) is older than 20: set NODE to a newer one" >&2; exit 1; }
 	@command -v $${TROUPE_BROWSER:-chromium} >/dev/null || { echo "chromium is missing: on Debian, apt-get install chromium, or set TROUPE_BROWSER" >&2; exit 1; }
 	@cd sdk/js && TROUPE_BIN="$(CURDIR)/bin/troupe" $(NODE) --experimental-websocket --no-warnings --test --test-reporter spec $(or $(FILES),test/*.test.js)
+
+sdk-js-types: #+ check the types of the JavaScript client with the compiler of TypeScript; needs npm
+	@command -v npm >/dev/null || { echo "npm is missing: on Debian, apt-get install npm" >&2; exit 1; }
+	@cd sdk/js && npm exec --yes --package=typescript@5 -- tsc --noEmit --strict --target es2022 --module nodenext --moduleResolution nodenext \
+		--lib es2022,dom,dom.asynciterable --typeRoots test test/types.ts
 
 clients: sdk-python sdk-js #+ likewise, and resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, talk over WebSockets that are cut, drive the chat page, ask models with npm's openai, and try to pass haproxy and nginx without a key; needs them: ARGS=-channel, ARGS=-chat for the chat page, or ARGS=-openai
 	@$(GO) run ./test/clients $(ARGS)

@@ -70,9 +70,19 @@ export class Channel extends EventTarget {
     this.socket = socket;
     this.unfinished.clear();
     socket.onopen = () => this.hello(socket);
-    socket.onmessage = (e) => this.receive(this.parse(e.data));
+    socket.onmessage = (e) => {
+      let m;
+      try {
+        m = this.parse(e.data);
+      } catch {
+        return this.giveUp("a message is no JSON");
+      }
+      this.receive(m);
+    };
     socket.onerror = () => {}; // its close follows
     socket.onclose = (e) => this.lost(e);
+    const timer = setTimeout(() => socket === this.socket && this.state !== "ready" && this.giveUp("the server does not answer"), answerMax);
+    timer.unref?.(); // it keeps no program of Node running
   }
 
   // hello names the client. A page does not see why a handshake was refused, and a URL is logged, so the bearer is in here.
@@ -164,7 +174,7 @@ export class Channel extends EventTarget {
     const timer = setTimeout(() => {
       if (this.socket === socket && this.requests.has(id)) this.giveUp("the server does not answer");
     }, answerMax);
-    timer.unref?.(); // it keeps no program of Node running
+    timer.unref?.();
   }
 
   // giveUp replaces a connection whose end may never arrive.
@@ -221,6 +231,7 @@ export class Channel extends EventTarget {
 
   // request sends a request, now or once the connection is open, until it is answered.
   request(type, fields, request_id = randomName()) {
+    if (this.requests.has(request_id)) throw new TroupeError("invalid_request", "a request with this key is not answered yet", { field: "key", key: request_id });
     if (this.requests.size >= requestsMax) throw new TroupeError("agent_busy", `${requestsMax} requests of this channel are not answered`, { scope: "caller" });
     const request = { type, ts: Date.now(), request_id, ...fields };
     this.add(request);
@@ -248,7 +259,7 @@ export class Channel extends EventTarget {
       const dropped = () => this.drop((r) => r.request_id === id);
       const timer = setTimeout(() => {
         const written = this.written.has(id);
-        this.settle(id, new TroupeError(written ? "outcome_unknown" : "server_unreachable", written ? `no answer for ${this.patience} s: it may have been performed` : `no connection for ${this.patience} s`, { key: id }));
+        this.settle(id, new TroupeError(written ? "outcome_unknown" : "server_unreachable", written ? `no answer for ${this.patience} s: it may have been performed` : `no connection to ${this.url} for ${this.patience} s`, { key: id }));
         dropped();
       }, Math.min(this.patience * 1000, 2 ** 31 - 1));
       const abort = () => {

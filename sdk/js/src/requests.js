@@ -70,16 +70,24 @@ export function segment(name, what) {
   throw new TroupeError("invalid_request", `${what} is ${JSON.stringify(name)}, want 1 to 255 of A-Z a-z 0-9 . _ -`, { field: what });
 }
 
-// Credentials are the bearer of requests: a text, or a function that returns one.
+// Credentials are the bearer of requests: a text, or a function that returns one. A function that returns a promise is
+// asked once, and again when the server has refused what it gave; another one is asked for each request.
 export class Credentials {
   constructor(source) {
     this.source = source;
   }
 
   async bearer() {
-    const token = typeof this.source === "function" ? await this.source() : this.source;
-    if (token === undefined || token === null || token === "") return "";
-    if (typeof token !== "string" || /[^\x21-\x7e]/.test(token)) throw new TroupeError("unauthorized", "the key or token is no text of printable characters", { status: 401 });
+    return checked(await (this.kept ?? this.ask()));
+  }
+
+  ask(about) {
+    const token = typeof this.source === "function" ? this.source(about) : this.source;
+    if (typeof token?.then === "function") {
+      this.kept = token;
+      const drop = () => this.kept === token && (this.kept = undefined);
+      token.then((text) => text || drop(), drop);
+    }
     return token;
   }
 
@@ -87,11 +95,22 @@ export class Credentials {
   // one call of the function.
   async renewed(refused) {
     if (typeof this.source !== "function") return "";
-    this.renewing ??= (async () => this.source({ refused }))().finally(() => (this.renewing = undefined));
-    await this.renewing;
-    const token = await this.bearer();
+    const present = await this.bearer();
+    if (present !== refused) return present;
+    this.renewing ??= (async () => {
+      this.kept = undefined;
+      return checked(await this.ask({ refused }));
+    })().finally(() => (this.renewing = undefined));
+    const token = await this.renewing;
     return token === refused ? "" : token;
   }
+}
+
+// checked returns a bearer as it may stand in a header.
+function checked(token) {
+  if (token === undefined || token === null || token === "") return "";
+  if (typeof token !== "string" || /[^\x21-\x7e]/.test(token)) throw new TroupeError("unauthorized", "the key or token is no text of printable characters", { status: 401 });
+  return token;
 }
 
 // Requests sends requests to one server.

@@ -4,7 +4,10 @@
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 
-/** A key or token, or a function that returns one. It is asked again with the one that the server has refused. */
+/**
+ * A key or token, or a function that returns one. A function that returns a promise is asked once, and again with the one
+ * that the server has refused; another one is asked for each request.
+ */
 export type Token = string | ((about?: { refused: string }) => string | null | undefined | Promise<string | null | undefined>);
 
 export type WebSocketClass = new (url: string, protocols?: string[]) => unknown;

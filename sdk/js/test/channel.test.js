@@ -183,6 +183,9 @@ test("requests are bounded in number and in time, and say whether they may have 
   const sent = channel.send("helper", "hi", { key: "k1" });
   await assert.rejects(sent, (e) => e.code === "server_unreachable" && e.key === "k1" && e.hint !== "");
   const controller = new AbortController();
+  const first = channel.send("helper", "hi", { key: "k2" });
+  await assert.rejects(channel.send("helper", "hi", { key: "k2" }), { code: "invalid_request", field: "key" });
+  await assert.rejects(first, { code: "server_unreachable", key: "k2" });
   const aborted = channel.send("helper", "hi", { signal: controller.signal });
   controller.abort(new Error("enough"));
   await assert.rejects(aborted, /enough/);

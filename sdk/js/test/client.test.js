@@ -166,7 +166,9 @@ test("a token that has ended is renewed once for all requests", async (t) => {
   const issue = async () => (await server.post("/v1/tokens", { user: "anna", agents: ["helper"] }, { Authorization: `Bearer ${key}` })).token;
   let token = "troupe_token.stale";
   const renewals = [];
+  let asked = 0;
   const troupe = new Troupe({ url: server.url, token: async (about) => {
+    asked++;
     if (about) {
       renewals.push(about.refused);
       token = await issue();
@@ -175,7 +177,7 @@ test("a token that has ended is renewed once for all requests", async (t) => {
   } });
   const answers = await Promise.all([1, 2, 3, 4].map((i) => troupe.send("helper", `say ${i}`, { session: `s${i}` })));
   assert.deepEqual(answers.map((a) => a.content), ["1", "2", "3", "4"]);
-  assert.deepEqual(renewals, ["troupe_token.stale"]);
+  assert.deepEqual([asked, renewals], [2, ["troupe_token.stale"]]);
   const stream = troupe.stream("helper", "say streamed");
   assert.equal((await stream.answer()).content, "streamed");
   // A customer waits for a run, whose events it may not read.
@@ -195,6 +197,69 @@ test("a token that has ended is renewed once for all requests", async (t) => {
   await assert.rejects(new Troupe({ url: server.url, token: "troupe_token.stale" }).send("helper", "hi"), refused("unauthorized", { status: 401 }));
   await assert.rejects(new Troupe({ url: server.url, token: () => "troupe_token.stale" }).send("helper", "hi"), refused("unauthorized", { status: 401 }));
   await assert.rejects(troupe.request("GET", "/v1/tools"), refused("forbidden_scope", { status: 403 }));
+});
+
+test("a stream outlasts the end of its token", async (t) => {
+  const server = await Server.start(t, "--keyless=off", "--allow=127.0.0.0/8");
+  const auth = { Authorization: `Bearer ${await server.command("keys", "create", "--scope", "admin")}` };
+  let proceed;
+  const held = new Promise((resolve) => (proceed = resolve));
+  await agent(t, server, "front", async (_, send) => {
+    send("delta", { text: "first " });
+    await held;
+    send("delta", { text: "last" });
+  }, auth);
+  const issuers = [];
+  const tokens = [];
+  const token = async () => {
+    const issuer = await server.post("/v1/keys", { scopes: ["operator"] }, auth);
+    issuers.push(issuer);
+    tokens.push((await server.post("/v1/tokens", { user: "anna", agents: ["front"] }, { Authorization: `Bearer ${issuer.key}` })).token);
+    if (tokens.length === 2) proceed();
+    return tokens.at(-1);
+  };
+  const stream = new Troupe({ url: server.url, token }).stream("front", "hi");
+  const got = [];
+  for await (const e of stream) {
+    got.push(e.seq);
+    if (e.type === "agent_stream_delta" && got.length < 6 && tokens.length === 1) {
+      const answer = await fetch(`${server.url}/v1/keys/${issuers[0].key_id}`, { method: "DELETE", headers: auth });
+      assert.ok(answer.ok);
+    }
+  }
+  assert.equal(tokens.length, 2);
+  assert.equal(stream.text, "first last");
+  assert.deepEqual(got, got.map((_, i) => i + 1));
+});
+
+test("the events of a tree and of a session resume over cuts", async (t) => {
+  const server = await Server.start(t, "--keyless=off");
+  const key = await server.command("keys", "create", "--scope", "admin");
+  const auth = { Authorization: `Bearer ${key}` };
+  await server.post("/v1/agents", { name: "helper" }, auth);
+  await server.post("/v1/agents", { name: "coordinator" }, auth);
+  let seed = 3;
+  const cuts = await cutter(t, server.url, () => (cuts?.count >= 6 ? undefined : 400 + ((seed = (seed * 48271) % 2147483647) % 2500)));
+  const direct = new Troupe({ url: server.url, key });
+  const troupe = new Troupe({ url: cuts.url, key });
+  const { run_id } = await direct.send("coordinator", "ask the helper agent to say xyzzy", { session: "trip" });
+  const tree = await all(troupe.runs.events(run_id, { tree: true }));
+  const runs = await direct.runs.tree(run_id);
+  assert.equal(runs.length, 2);
+  for (const { run_id: id } of runs) {
+    const { events } = await direct.request("GET", `/v1/runs/${id}/events`);
+    assert.deepEqual(tree.filter((e) => e.run_id === id), events);
+  }
+  const { events } = await direct.request("GET", "/v1/sessions/trip/events");
+  const watched = troupe.sessions.events("trip");
+  const got = [];
+  for await (const e of watched) if (got.push(e) === events.length) break;
+  assert.deepEqual(got.map((e) => e.event_id), events.map((e) => e.event_id));
+  assert.ok(cuts.count >= 2, `${cuts.count} cuts`);
+  const rest = troupe.sessions.events("trip", { after: watched.cursor });
+  await direct.send("helper", "say more", { session: "trip" });
+  assert.equal((await rest.next()).value.payload.text, "say more");
+  rest.close();
 });
 
 test("without a server each method ends in the time of patience", async () => {

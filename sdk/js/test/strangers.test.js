@@ -153,6 +153,24 @@ test("a message is sent again with its key only, and none without a key (fetch-e
   assert.deepEqual(keys, [undefined]);
 });
 
+test("the page of a proxy while the server restarts is waited out, but not for a message without a key", async (t) => {
+  let count = 0;
+  const url = await listen(t, (q, w) => {
+    if (++count % 3) return w.writeHead(502 + (count % 2), { "Content-Type": "text/html" }).end("<h1>Bad gateway</h1>");
+    if (q.url.endsWith("/events")) {
+      stream(w);
+      return w.end(answer.map(frame).join(""));
+    }
+    w.end('{"run_id": "r1"}');
+  });
+  const troupe = new Troupe({ url, patience: 10 });
+  assert.equal((await troupe.start("helper", "hi")).run_id, "r1");
+  assert.deepEqual(await seqs(troupe.runs.events("r1")), [1, 2, 3, 4]);
+  assert.equal(count, 6);
+  await assert.rejects(troupe.request("POST", "/v1/tools", { body: {} }), { code: "not_an_answer", status: 503 });
+  assert.equal(count, 7);
+});
+
 test("a deletion whose answer was lost has succeeded", async (t) => {
   let count = 0;
   const url = await listen(t, (q, w) => {
