@@ -37,6 +37,8 @@ type Agent struct {
 	// tools that Turn.Model offers to models, by name: those of Config.Tools, declared ones, and call_agent
 	// and list_agents to call other agents. One that the server does not have is left out.
 	Tools []string
+	// what the agent may do with what is remembered, if Config.Memory is set
+	Memory Memory
 	// what Turn.Send and agent_call may ask of it, at most 64 names; another skill is refused with CodeInvalid. nil
 	// means anything.
 	Skills []string
@@ -96,6 +98,16 @@ func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 	}
 	if err != nil {
 		return actor.Definition{}, fmt.Errorf("agent %.80q: %w", a.Name, err)
+	}
+	granted, err := a.Memory.grants()
+	if err != nil {
+		return actor.Definition{}, fmt.Errorf("agent %.80q: Memory: %w", a.Name, err)
+	}
+	a.Tools = slices.Clip(a.Tools)
+	for _, name := range granted.Tools() {
+		if !slices.Contains(a.Tools, name) {
+			a.Tools = append(a.Tools, name)
+		}
 	}
 	behavior := agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		defer box.logPanic("agent " + a.Name)

@@ -20,6 +20,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
@@ -56,6 +57,8 @@ type Config struct {
 	// hosts to which the secrets of external agents may be sent, by the name of the environment
 	// variable with the secret
 	Auth map[string]string
+	// Memory switches on what agents remember, for those whose definition allows it too: Agent.Memory, or memory in a file.
+	Memory bool
 	// limits by their names in docs/limits.md; a duration is in milliseconds
 	Limits map[string]int64
 
@@ -162,6 +165,9 @@ func Open(c Config) (s *Server, err error) {
 		return nil, errors.Join(fmt.Errorf("troupe: %w", err), s.removeTemporary())
 	}
 	for _, a := range c.Agents {
+		if grants, _ := a.Memory.grants(); !c.Memory && len(grants.Tools()) > 0 {
+			log.Warn("agent " + a.Name + ": Memory has no effect; set Config.Memory too")
+		}
 		for _, name := range a.Tools {
 			if _, ok := box.current.Load().Tool(name); !ok {
 				log.Warn("agent " + a.Name + ": the tool " + name + " does not exist, so models are not offered it; add it to Config.Tools, or declare it")
@@ -194,7 +200,7 @@ func (c *Config) node(box *toolbox) (node.Config, error) {
 	if err != nil {
 		return node.Config{}, err
 	}
-	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Tools: local, Registry: &box.current, Policy: policy, Backups: c.Backups, Keep: c.Keep,
+	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Tools: local, Registry: &box.current, Policy: policy, Memory: c.Memory, Remembering: map[string]agents.MemoryGrants{}, Backups: c.Backups, Keep: c.Keep,
 		Outbound: outbound.Config{Models: map[string]outbound.Model{}, Allow: slices.Clone(c.Allow), Remedy: allowing, Auth: c.Auth}}
 	switch {
 	case c.Data == "" && !c.Temporary:
@@ -203,6 +209,11 @@ func (c *Config) node(box *toolbox) (node.Config, error) {
 		return out, errors.New("Config has both Data and Temporary: want one of them")
 	case c.Keep != 0 && c.Keep < node.KeepMin:
 		return out, fmt.Errorf("Config.Keep is %v: want at least %v, or 0 to keep everything", c.Keep, node.KeepMin)
+	}
+	for _, a := range c.Agents {
+		if out.Remembering[a.Name], err = a.Memory.grants(); err != nil {
+			return out, fmt.Errorf("agent %s: Memory: %w", a.Name, err)
+		}
 	}
 	for name, m := range c.Models {
 		out.Outbound.Models[name] = outbound.Model(m)

@@ -36,11 +36,11 @@ var specFields = []field{
 	{"tools", KindDeclared, list(SpecToolsMax, func(s *Spec) *[]string { return &s.Tools }, checkToolName)},
 	{"agents", modelled, list(SpecTargetsMax, func(s *Spec) *[]string { return &s.Agents }, checkTarget)},
 	{"on_failure", KindDeclared, choice(func(s *Spec) *string { return &s.OnFailure }, ReturnError, FailRun)},
-	{"memory.search", KindDeclared, boolean(func(s *Spec, b bool) { s.Memory.Search = b })},
-	{"memory.create", KindDeclared, boolean(func(s *Spec, b bool) { s.Memory.Create = b })},
-	{"memory.traverse", KindDeclared, boolean(func(s *Spec, b bool) { s.Memory.Traverse = b })},
-	{"memory.forget", KindDeclared, boolean(func(s *Spec, b bool) { s.Memory.Forget = b })},
-	{"memory.scope", KindDeclared, setMemoryScope},
+	{"memory.search", remembering, boolean(func(s *Spec, b bool) { s.Memory.Search = b })},
+	{"memory.create", remembering, boolean(func(s *Spec, b bool) { s.Memory.Create = b })},
+	{"memory.traverse", remembering, boolean(func(s *Spec, b bool) { s.Memory.Traverse = b })},
+	{"memory.forget", remembering, boolean(func(s *Spec, b bool) { s.Memory.Forget = b })},
+	{"memory.scope", remembering, setMemoryScope},
 	{"parameters.temperature", modelled, number(2, func(s *Spec, f float64) { s.Parameters.Temperature = &f })},
 	{"parameters.max_tokens", modelled, integer(1, upstream.MaxTokensMax, func(s *Spec, n int64) { s.Parameters.MaxTokens = int(n) })},
 	{"parameters.seed", modelled, integer(math.MinInt64, math.MaxInt64, func(s *Spec, n int64) { s.Parameters.Seed = &n })},
@@ -89,9 +89,12 @@ var specFields = []field{
 // modelled is the kind of a field that declared agents and orchestrators have.
 const modelled = "modelled"
 
+// remembering is the kind of a field that declared and external agents have.
+const remembering = "remembering"
+
 // allows reports whether agents of a kind have the field.
 func (f *field) allows(kind string) bool {
-	return f.kind == "" || f.kind == kind || f.kind == modelled && kind != KindExternal
+	return f.kind == "" || f.kind == kind || f.kind == modelled && kind != KindExternal || f.kind == remembering && kind != KindOrchestrator
 }
 
 // fieldAt returns the field of a path, or nil.

@@ -3,6 +3,8 @@
 package agents
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -65,6 +67,29 @@ func (g *MemoryGrants) Tools() (all []string) {
 		}
 	}
 	return all
+}
+
+// SetDefaults sets the scope of grants that name none.
+func (g *MemoryGrants) SetDefaults() {
+	if len(g.Tools()) > 0 && len(g.Scope) == 0 {
+		g.Scope = []string{string(memory.Session)}
+	}
+}
+
+// Check returns an error if grants of a program are not ones that a file could state.
+func (g *MemoryGrants) Check() error {
+	for i, name := range g.Scope {
+		if _, err := memory.ParseScope(name); err != nil {
+			return fmt.Errorf("scope: %w", err)
+		}
+		if slices.Contains(g.Scope[:i], name) {
+			return fmt.Errorf("scope: names %s twice", name)
+		}
+	}
+	if len(g.Tools()) == 0 && len(g.Scope) > 0 {
+		return errors.New("scope: without search, create, traverse or forget it grants nothing")
+	}
+	return nil
 }
 
 // ScopeFor returns the scope that a use of a tool names, or by default the first one that the agent has.

@@ -14,7 +14,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/memory"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -39,7 +38,7 @@ type Spec struct {
 	Agents     []string     `json:"agents,omitzero"` // agents it may call; nil: any
 	OnFailure  string       `json:"on_failure,omitzero"`
 	Parameters Parameters   `json:"parameters,omitzero"`
-	Memory     MemoryGrants `json:"memory,omitzero"` // declared agents only
+	Memory     MemoryGrants `json:"memory,omitzero"` // declared and external agents
 
 	// Orchestrators only.
 	Threshold *float64            `json:"threshold,omitzero"` // confidence below which it asks the user
@@ -231,6 +230,7 @@ func (s *Spec) setDefaults() {
 	if s.Durability == "none" {
 		or(&s.Transcript, actor.TranscriptNone.String()) // it keeps no transcript
 	}
+	s.Memory.SetDefaults()
 	if s.Kind == KindExternal {
 		or(&s.Transcript, externalTranscript)
 		or(&s.Retry, RetryMatched)
@@ -252,9 +252,6 @@ func (s *Spec) setDefaults() {
 	}
 	or(&s.Prompt, defaultPrompt(s.Name))
 	or(&s.OnFailure, ReturnError)
-	if len(s.Memory.Tools()) > 0 && len(s.Memory.Scope) == 0 {
-		s.Memory.Scope = []string{string(memory.Session)}
-	}
 	if s.Tools == nil {
 		s.Tools = []string{tools.CallAgent}
 	}

@@ -69,10 +69,10 @@ func addedToolAsk(call *actor.Call) (actor.Ask, *actor.Refusal) {
 	return actor.Ask{Kind: actor.AskTool, Name: in.Tool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: in.Args}}}, nil
 }
 
-// checkAdded returns a refusal unless external agents may use a tool: a declared one, one about detached calls, or
+// checkAdded returns a refusal unless external agents may use a tool: a declared one, one about detached calls or memory, or
 // one of the notes of the session.
 func (s received) checkAdded(ask *actor.Ask) *actor.Refusal {
-	if tool, ok := s.cell.tools.Tool(ask.Name); ok && (tool.Declared != nil || tools.IsDetached(tool.Name) || tools.IsSession(tool.Name)) {
+	if tool, ok := s.cell.tools.Tool(ask.Name); ok && (tool.Declared != nil || tools.IsDetached(tool.Name) || tools.IsSession(tool.Name) || tools.IsMemory(tool.Name)) {
 		return nil
 	}
 	return actor.ToolNotFound(ask.Name)

@@ -37,10 +37,11 @@ type catalogSync struct {
 	shared *atomic.Pointer[tools.Registry] // see Config.Registry
 
 	reader    *agents.CatalogReader
-	attached  chan struct{} // closed by attach; announcements wait for it
-	memories  *memories     // set before attach; nil: the node does not remember
-	schedules *schedules    // set before attach; nil: the node sends no messages
-	commands  *Commands     // set before attach
+	attached  chan struct{}                  // closed by attach; announcements wait for it
+	memories  *memories                      // set before attach; nil: the node does not remember
+	grants    map[string]agents.MemoryGrants // of agents that are programs, by name
+	schedules *schedules                     // set before attach; nil: the node sends no messages
+	commands  *Commands                      // set before attach
 
 	mu       sync.Mutex
 	items    map[string][]byte

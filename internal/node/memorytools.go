@@ -51,8 +51,11 @@ func (c *catalogSync) memoryTool(tool string) tools.Handler {
 		if !ok || m == nil {
 			return tools.Refused(MemoryOff())
 		}
-		spec, _, _, _ := c.spec(call.Call.To.Agent)
-		scope, refusal := spec.Memory.ScopeFor(call.Call.To.Agent, tool, in.Scope)
+		grants := c.grants[call.Call.To.Agent]
+		if spec, _, _, ok := c.spec(call.Call.To.Agent); ok {
+			grants = spec.Memory
+		}
+		scope, refusal := grants.ScopeFor(call.Call.To.Agent, tool, in.Scope)
 		if refusal != nil {
 			return tools.Refused(refusal)
 		}

@@ -85,6 +85,8 @@ type Config struct {
 	Record prompts.Config
 	// Memory switches on what agents remember. An agent uses it if its definition allows that as well.
 	Memory bool
+	// Remembering is what agents of Native may do with it, by name.
+	Remembering map[string]agents.MemoryGrants
 	// RegistryOnly leaves the open runs of all other actors in the log as they are: the node has no
 	// configuration with which they could continue.
 	RegistryOnly bool
@@ -164,6 +166,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		return nil, err
 	}
 	n.catalog.share(c.Registry)
+	n.catalog.grants = c.Remembering
 	c.Outbound.Logger = log
 	c.Outbound.Server = ingress.ServerMark(n.secret)
 	c.Outbound.Sign = func(who *upstream.Identity, call upstream.SignedCall) string {

@@ -84,6 +84,7 @@ class Agent:
         provides: Sequence[Capability] = (),
         skills: Sequence[str] | None = None,
         agent_call: Mapping[str, bool] | None = None,
+        memory: Mapping[str, bool | str | Sequence[str]] | None = None,
         concurrency: int = 64,
         invoke_timeout: float | None = None,
         transcript: str | None = None,
@@ -115,6 +116,8 @@ class Agent:
             self._fields["skills"] = list(skills)
         if agent_call is not None:
             self._fields["agent_call"] = dict(agent_call)
+        if memory is not None:
+            self._fields["memory"] = dict(memory)
         if invoke_timeout is not None:
             self._fields["limits"] = {"invoke_timeout_ms": max(1, round(invoke_timeout * 1000))}
         if transcript is not None:
@@ -539,6 +542,7 @@ def agent(
     provides: Sequence[Capability] = (),
     skills: Sequence[str] | None = None,
     agent_call: Mapping[str, bool] | None = None,
+    memory: Mapping[str, bool | str | Sequence[str]] | None = None,
     concurrency: int = 64,
     invoke_timeout: float | None = None,
     transcript: str | None = None,
