@@ -316,7 +316,7 @@ func TestShownCommandsAreAccepted(t *testing.T) {
 	team := startServer(t, data, "--agents", "../../examples/team")
 	team.putAgent(`{"name":"scout"}`)
 	team.putAgent(`{"name":"documenter","provides":[{"code":"DOC_GENERATE","description":"Writes a document."}]}`)
-	for _, name := range []string{"planner", "cashier", "concierge", "secretary", "graph", "treasurer", "writer", "orc"} {
+	for _, name := range []string{"planner", "cashier", "concierge", "secretary", "graph", "treasurer", "writer", "orc", "clerk"} {
 		team.putAgent(`{"name":"` + name + `"}`)
 	}
 	_, reply := team.call("helper", "say hi")

@@ -28,9 +28,14 @@ type rememberingNode struct {
 	t *testing.T
 }
 
+// echo answers at once.
+var echo = agents.Define("echo", "1", "Answers.", agents.Pure(agents.Config{Name: "echo", Version: "1"}, func(agents.Config, agents.State) (agents.Action, error) {
+	return agents.Complete("hi"), nil
+}))
+
 func openRemembering(t *testing.T, data string) *rememberingNode {
 	t.Helper()
-	n, err := Open(Config{Data: data, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), FreeFloor: 1, WriteBuffer: 1 << 20, Memory: true, Keep: testKeep}, slog.New(slog.DiscardHandler))
+	n, err := Open(Config{Data: data, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), FreeFloor: 1, WriteBuffer: 1 << 20, Memory: true, Keep: testKeep, Native: []actor.Definition{echo}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
