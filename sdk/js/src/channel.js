@@ -3,7 +3,7 @@
 // last cursor, and repeats requests that were not answered, with the same request_id.
 
 import { TroupeError } from "./errors.js";
-import { newKey } from "./requests.js";
+import { encode, newKey } from "./requests.js";
 
 const randomName = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
 
@@ -163,7 +163,7 @@ export class Channel extends EventTarget {
   write(message) {
     if (this.socket?.readyState !== open) return;
     if (message.type === "agent_invoke" && this.cursors.get(message.session_id) === "end") return;
-    this.socket.send(JSON.stringify(message));
+    this.socket.send(encode(message));
     if (!this.requests.has(message.request_id)) return;
     this.written.add(message.request_id);
     this.awaitAnswer(this.socket, message.request_id);

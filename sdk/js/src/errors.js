@@ -53,7 +53,7 @@ const hints = {
   forbidden_folder: "Start the server with another --backups.",
   internal: "Read the log of the server, which has the details.",
   // Codes of this package.
-  server_unreachable: "Check the URL and that the server runs. A repeat with the same key has no second effect.",
+  server_unreachable: "Check the URL, that the server runs, and its --origin for a page of another origin. A repeat with the same key has no second effect.",
   not_an_answer: "Check the URL: this is not the answer of a Troupe server.",
   run_open: "Wait longer: the run continues. troupe.runs.wait() follows it.",
   websocket_missing: "Pass the option WebSocket, such as the class of the package ws, or use Node 22 or later.",

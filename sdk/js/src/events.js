@@ -96,7 +96,8 @@ export class EventStream {
   #path; // of the events; "" until the run is known
   #tree;
   #retry;
-  #link; // to the signal of the caller
+  #signal; // of the caller
+  #link; // to it, once the stream is read
   #connection; // of the present request
   #onState;
   #text = new AnswerText();
@@ -110,7 +111,7 @@ export class EventStream {
     this.#path = path;
     this.#tree = tree;
     this.#retry = new Retry(patience, true, first?.key);
-    this.#link = new Link(signal);
+    this.#signal = signal;
     this.#onState = onState ?? (() => {});
     this.runId = runId; // "" before the first event of a message
     this.sessionId = first?.session ?? ""; // "" before the first events of a run
@@ -142,8 +143,8 @@ export class EventStream {
   // close ends the stream at once, also one that waits for an event.
   close() {
     this.#closed = true;
-    this.#link.controller.abort();
-    this.#link.close();
+    this.#link?.controller.abort();
+    this.#link?.close();
   }
 
   // answer reads to the end and returns the answer. It rejects with the failure of the run.
@@ -156,6 +157,8 @@ export class EventStream {
   }
 
   async *#read() {
+    if (this.#closed) return;
+    this.#link = new Link(this.#signal);
     try {
       while (!this.last) {
         let wait;
@@ -277,6 +280,7 @@ export class EventStream {
     } finally {
       if (now() - since >= steadySeconds) this.#retry.succeeded();
       link.controller.abort(); // it frees the connection, also one with unread bytes
+      reader.cancel().catch(() => {}); // likewise, if fetch is a function that knows no signals
       link.close();
     }
   }

@@ -53,6 +53,23 @@ export class Link {
   }
 }
 
+// unlessAborted waits for a promise that knows no signal.
+function unlessAborted(promise, signal) {
+  return new Promise((resolve, reject) => {
+    const end = () => reject(signal.reason);
+    if (signal?.aborted) end();
+    signal?.addEventListener("abort", end, { once: true });
+    promise.then(resolve, reject).finally(() => signal?.removeEventListener("abort", end));
+  });
+}
+
+// encode returns a value as JSON. Half a surrogate pair, as of a text that was cut, becomes a replacement character: the
+// server refuses what is no Unicode.
+export function encode(value) {
+  const text = JSON.stringify(value);
+  return text?.includes("\\ud") ? JSON.stringify(value, (_, v) => (typeof v === "string" ? v.replace(/\p{Surrogate}/gu, "\ufffd") : v)) : text;
+}
+
 // newKey returns an idempotency key: a UUIDv7, whose time orders the session that it begins.
 export function newKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
@@ -125,7 +142,7 @@ export class Requests {
   async open(method, path, { body, query, headers, signal }) {
     const params = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== null);
     const target = this.url + path + (params.length ? `${path.includes("?") ? "&" : "?"}${new URLSearchParams(params)}` : "");
-    let token = await this.credentials.bearer();
+    let token = await unlessAborted(this.credentials.bearer(), signal);
     for (let renewed = false; ; renewed = true) {
       const response = await this.fetch(target, {
         method,
@@ -140,7 +157,7 @@ export class Requests {
         throw new TroupeError("not_an_answer", `the server redirects ${path}`, { status: response.status });
       }
       if (response.status !== 401 || renewed) return response;
-      const next = await this.credentials.renewed(token);
+      const next = await unlessAborted(this.credentials.renewed(token), signal);
       if (!next) return response;
       await response.body?.cancel();
       token = next;
@@ -150,7 +167,7 @@ export class Requests {
   // send performs a request until it has an answer, and returns the decoded one with its status. A POST is only repeated
   // with a key, or if it is marked as safe, because the answer to the first one may be lost.
   async send(method, path, { body, query, key, headers, signal, seconds = answerSeconds, safe, patience = this.patience } = {}) {
-    const text = body === undefined ? undefined : JSON.stringify(body);
+    const text = body === undefined ? undefined : encode(body);
     const repeatable = safe || key || method !== "POST";
     let lost = false;
     for (const retry = new Retry(patience, repeatable, key); ; ) {

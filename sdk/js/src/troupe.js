@@ -5,7 +5,7 @@
 import { Channel } from "./channel.js";
 import { failureOf, TroupeError } from "./errors.js";
 import { EventStream } from "./events.js";
-import { Credentials, newKey, now, Requests, segment, sleep } from "./requests.js";
+import { Credentials, encode, newKey, now, Requests, segment, sleep } from "./requests.js";
 
 export { Channel, EventStream, TroupeError };
 
@@ -19,9 +19,14 @@ const defined = (fields) => Object.fromEntries(Object.entries(fields).filter(([,
 // Troupe is a client of the server at url, by default that of the page, in Node http://127.0.0.1:8283.
 export class Troupe {
   constructor({ url = globalThis.location?.origin ?? "http://127.0.0.1:8283", key, token, user, patience = patienceSeconds, fetch, parse = JSON.parse, WebSocket } = {}) {
-    const at = new URL(url);
+    let at = {};
+    try {
+      at = new URL(url);
+    } catch {
+      // below
+    }
     if (!/^https?:$/.test(at.protocol) || at.username || at.password || at.search || at.hash)
-      throw new TroupeError("invalid_request", "url is not that of a server: want http:// or https://, and no credentials, query or fragment", { field: "url" });
+      throw new TroupeError("invalid_request", "url is not that of a server: want http:// or https:// with a host, and no credentials, query or fragment", { field: "url" });
     this.url = at.href.replace(/\/+$/, "");
     this.requests = new Requests({ url: this.url, credentials: new Credentials(token ?? key), user, patience, fetch, parse });
     this.WebSocket = WebSocket;
@@ -41,12 +46,17 @@ export class Troupe {
   async send(agent, message, { session, key = newKey(), signal, timeout, ...more } = {}) {
     const { path, body } = messageTo(agent, message, session, more);
     const until = deadline(timeout);
-    const at = { body, key, signal, seconds: timeout === undefined ? undefined : Math.min(330, timeout + 5) };
     if (timeout === undefined) {
-      const answer = await this.requests.send("POST", path, at);
+      const answer = await this.requests.send("POST", path, { body, key, signal });
       return answer.status === 202 ? this.runs.wait(answer.body.run_id, { signal }) : answer.body;
     }
-    const started = await this.request("POST", path, { ...at, headers: { Prefer: "respond-async" } });
+    let started;
+    try {
+      started = await this.request("POST", path, { body, key, signal, headers: { Prefer: "respond-async" } });
+    } catch (e) {
+      if (e.status !== 406) throw e;
+      return this.request("POST", path, { body, key, signal, seconds: timeout, patience: 0 }); // an agent with durability none has no run to wait for
+    }
     return this.runs.wait(started.run_id, { signal, timeout: Math.max(0, until - now()) });
   }
 
@@ -59,7 +69,7 @@ export class Troupe {
   // stream returns the events of the answer as they happen. The message is sent when the first event is asked for.
   stream(agent, message, { session, key = newKey(), signal, patience, onState, ...more } = {}) {
     const { path, body } = messageTo(agent, message, session, more);
-    return new EventStream(this.requests, { first: { path, body: JSON.stringify(body), key, session }, signal, patience, onState });
+    return new EventStream(this.requests, { first: { path, body: encode(body), key, session }, signal, patience, onState });
   }
 
   // events returns the events of a path of the HTTP API.
@@ -69,7 +79,7 @@ export class Troupe {
 
   // channel returns a channel, which connect opens.
   channel(options) {
-    return new Channel({ url: this.url, credentials: this.requests.credentials, user: this.requests.user, parse: this.requests.parse, ...(this.WebSocket !== undefined && { WebSocket: this.WebSocket }), patience: this.requests.patience, ...options });
+    return new Channel({ url: this.url, credentials: this.requests.credentials, user: this.requests.user, parse: this.requests.parse, ...(this.WebSocket !== undefined && { WebSocket: this.WebSocket }), ...options });
   }
 
   // pages gives the items of all pages of a list.

@@ -98,7 +98,7 @@ test("each message of a session arrives once over cuts and kill -9, and each mes
   let seed = 11;
   const cuts = await cutter(t, server.url, () => (cuts?.count >= 8 ? undefined : 300 + ((seed = (seed * 48271) % 2147483647) % 4000)));
   let performed = 0;
-  const channel = new Troupe({ url: cuts.url, key, patience: 60 }).channel({ device: "d", tools: { "user.ask": () => ++performed } });
+  const channel = new Troupe({ url: cuts.url, key }).channel({ device: "d", tools: { "user.ask": () => ++performed } });
   t.after(() => channel.close());
   const messages = new Reader(channel);
   channel.connect();
@@ -177,7 +177,7 @@ test("a token that has ended is renewed, one that is refused ends the attempts",
 });
 
 test("requests are bounded in number and in time, and say whether they may have been performed", async (t) => {
-  const channel = new Troupe({ url: "http://127.0.0.1:9", patience: 0.2 }).channel();
+  const channel = new Troupe({ url: "http://127.0.0.1:9" }).channel({ patience: 0.2 });
   t.after(() => channel.close());
   channel.connect();
   const sent = channel.send("helper", "hi", { key: "k1" });
@@ -206,7 +206,7 @@ test("requests are bounded in number and in time, and say whether they may have 
     }
     close() {}
   }
-  const silent = new Troupe({ url: "http://127.0.0.1:9", patience: 0.2, WebSocket: Silent }).channel();
+  const silent = new Troupe({ url: "http://127.0.0.1:9", WebSocket: Silent }).channel({ patience: 0.2 });
   t.after(() => silent.close());
   silent.connect();
   await assert.rejects(silent.cancel("r"), { code: "outcome_unknown" });

@@ -67,6 +67,9 @@ test("messages, sessions and runs", async (t) => {
   await assert.rejects(troupe.sessions.get("trip"), refused("session_not_found", { status: 404 }));
   await assert.rejects(troupe.send("none", "hi"), refused("agent_not_found", { status: 404 }));
   await assert.rejects(all(troupe.stream("none", "hi")), refused("agent_not_found", { status: 404 }));
+  await server.post("/v1/agents", { name: "passing", durability: "none" });
+  assert.equal((await troupe.send("passing", "say gone", { timeout: 20 })).content, "gone", "an agent without runs answers in time too");
+  await assert.rejects(troupe.stream("passing", "say gone").answer(), refused("invalid_request", { status: 406 }));
   await assert.rejects(troupe.send("helper", ""), refused("invalid_request", { status: 400 }));
   await assert.rejects(troupe.send("a/b", "hi"), refused("invalid_request", { field: "agent" }));
 });
@@ -267,5 +270,5 @@ test("without a server each method ends in the time of patience", async () => {
   await assert.rejects(troupe.send("helper", "hi", { key: "k" }), refused("server_unreachable", { status: 0, key: "k" }));
   await assert.rejects(troupe.stream("helper", "hi").answer(), refused("server_unreachable"));
   await assert.rejects(new Troupe({ url: "http://127.0.0.1:9", patience: 0 }).sessions.get("s"), refused("server_unreachable"));
-  for (const url of ["ftp://x", "http://user:secret@x", "http://x/?token=1"]) assert.throws(() => new Troupe({ url }), refused("invalid_request", { field: "url" }));
+  for (const url of ["ftp://x", "http://user:secret@x", "http://x/?token=1", "null", ""]) assert.throws(() => new Troupe({ url }), refused("invalid_request", { field: "url" }));
 });

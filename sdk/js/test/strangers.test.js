@@ -90,7 +90,9 @@ test("a Retry-After is waited for, and one beyond the patience is an error at on
 });
 
 test("a signal that lives long keeps no listener (node 52635, undici 5285)", async (t) => {
+  let asked = 0;
   const url = await listen(t, (q, w) => {
+    if (++asked === 1) return w.writeHead(429, { "Content-Type": "application/problem+json" }).end('{"code": "agent_busy"}');
     if (!q.url.includes("events")) return w.end("{}");
     stream(w);
     w.end(answer.map(frame).join(""));
@@ -100,7 +102,13 @@ test("a signal that lives long keeps no listener (node 52635, undici 5285)", asy
   for (let i = 0; i < 20; i++) await troupe.request("GET", "/v1/runs", { signal });
   await seqs(troupe.runs.events("r1", { signal }));
   for await (const e of troupe.runs.events("r1", { signal })) if (e.seq === 2) break;
+  troupe.runs.events("r1", { signal }); // never read
   assert.equal(getEventListeners(signal, "abort").length, 0);
+  assert.equal(asked, 23);
+  const closed = troupe.stream("helper", "hi");
+  closed.close();
+  assert.equal((await closed.next()).done, true);
+  assert.equal(asked, 23, "a stream that was closed before it was read sends no message");
 });
 
 test("a clean end before the run has ended resumes, again and again (langgraphjs 2701, event-source-plus 26)", async (t) => {
@@ -217,6 +225,33 @@ test("what a slow reader does not take stays with the server", async () => {
     assert.equal(pulled, i);
   }
   assert.equal((await seqs(events)).length, 97);
+});
+
+test("a stream that is left frees its connection, also of a fetch that knows no signals", async () => {
+  let cancelled;
+  const freed = new Promise((resolve) => (cancelled = resolve));
+  const body = new ReadableStream({ start: (c) => c.enqueue(bytes(frame(answer[0]))), cancel: cancelled });
+  for await (const e of new Troupe({ url: "http://x", fetch: async () => new Response(body, { headers: { "Content-Type": "text/event-stream" } }) }).runs.events("r1")) if (e) break;
+  await freed;
+});
+
+test("a function for a token that never answers holds nothing up", async () => {
+  const troupe = new Troupe({ url: "http://127.0.0.1:9", token: () => new Promise(() => {}), patience: 0 });
+  await assert.rejects(troupe.request("GET", "/v1/runs", { seconds: 0.1 }), { code: "server_unreachable" });
+  const controller = new AbortController();
+  const next = troupe.stream("helper", "hi", { signal: controller.signal }).next();
+  controller.abort(new Error("enough"));
+  await assert.rejects(next, /enough/);
+});
+
+test("half a surrogate pair, as of a text that was cut, is sent as a character", async (t) => {
+  let got;
+  const url = await listen(t, async (q, w) => {
+    for await (const part of q) got = (got ?? "") + part;
+    w.end("{}");
+  });
+  await new Troupe({ url }).send("helper", "cut \ud83d, whole \ud83c\udf0d, written \\ud83d");
+  assert.equal(JSON.parse(got).content, "cut \ufffd, whole 🌍, written \\ud83d");
 });
 
 test("the credential is in a header, and never in a URL or an error", async (t) => {
