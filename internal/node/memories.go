@@ -25,8 +25,9 @@ const (
 	memoryWait = time.Second
 	// memoryTimeout is the time that the actor of a scope has for a change.
 	memoryTimeout = 30 * time.Second
-	// aheadMax is the maximum number of answers that wait for the one before them.
-	aheadMax = 64
+	// aheadMax is the maximum number of answers that wait for the one before them: more than an actor has messages, so that
+	// concurrent changes alone do not have the index built again.
+	aheadMax = 256
 )
 
 // memories are the indexes of what is remembered. The actors of the scopes decide about changes, and their

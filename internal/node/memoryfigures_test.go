@@ -49,7 +49,12 @@ func TestMemoryFigures(t *testing.T) {
 	for w := range writers {
 		all.Go(func() {
 			for i := w; i < n; i += writers {
-				if _, r := node.change(testBy, memory.Workspace, "", memory.OpCreate, memory.Change{Entity: fmt.Sprintf("e%06d", i), Content: contents[i]}); r != nil {
+				c := memory.Change{Entity: fmt.Sprintf("e%06d", i), Content: contents[i]}
+				_, r := node.change(testBy, memory.Workspace, "", memory.OpCreate, c)
+				for r != nil && r.Reason == actor.Busy { // each waits for a second
+					_, r = node.change(testBy, memory.Workspace, "", memory.OpCreate, c)
+				}
+				if r != nil {
 					t.Error(r)
 					return
 				}
