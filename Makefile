@@ -175,7 +175,7 @@ sdk-python: build bin/venv/examples #+ check the types of the Python SDK, and ki
 
 sdk-js: build #+ test the JavaScript client in Node and Chromium, over connections that are cut and a server that is killed; needs both: FILES=
 	@command -v $(NODE) >/dev/null || { echo "$(NODE) is missing: on Debian, apt-get install nodejs" >&2; exit 1; }
-	@$(NODE) -e 'process.exit(process.versions.node.split(".")[0] < 20)' || { echo "$(NODE) is older than 20: set NODE to a newer one" >&2; exit 1; }
+	@$(NODE) -e 'process.exit(process.versions.node.split(".")[0] < 20 ? 1 : 0)' || { echo "$(NODE) is older than 20: set NODE to a newer one" >&2; exit 1; }
 	@command -v $${TROUPE_BROWSER:-chromium} >/dev/null || { echo "chromium is missing: on Debian, apt-get install chromium, or set TROUPE_BROWSER" >&2; exit 1; }
 	@cd sdk/js && TROUPE_BIN="$(CURDIR)/bin/troupe" $(NODE) --experimental-websocket --no-warnings --test --test-reporter spec $(or $(FILES),test/*.test.js)
 
