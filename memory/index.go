@@ -32,7 +32,8 @@ type indexed struct {
 type doc struct {
 	entity *indexed
 	fact   int
-	words  int
+	words  int32
+	past   bool     // the fact is superseded
 	text   []string // its different words, sorted
 }
 
@@ -150,7 +151,7 @@ func (x *Index) add(key string, e *Entity) {
 		id := uint32(len(x.docs))
 		words := append(slices.Clone(name), Words(in.Facts[i].Content)...)
 		slices.Sort(words)
-		d := doc{entity: in, fact: i, words: len(words)}
+		d := doc{entity: in, fact: i, words: int32(len(words)), past: !in.Facts[i].Valid()}
 		for from := 0; from < len(words); {
 			to := from + 1
 			for to < len(words) && words[to] == words[from] {
@@ -162,7 +163,7 @@ func (x *Index) add(key string, e *Entity) {
 		}
 		x.docs, in.docs = append(x.docs, d), append(in.docs, id)
 		x.live++
-		x.length += d.words
+		x.length += int(d.words)
 		x.bytes += x.sizeOf(in, i)
 	}
 }
@@ -183,7 +184,7 @@ func (x *Index) remove(key string, in *indexed) {
 			x.postings[word] = list
 		}
 		x.live--
-		x.length -= d.words
+		x.length -= int(d.words)
 		x.bytes -= x.sizeOf(in, i)
 		*d = doc{}
 	}

@@ -57,7 +57,7 @@ func (x *Index) rank(words []string, past bool, limit int) []Hit {
 		idf := math.Log(1 + (float64(x.live)-float64(len(list))+0.5)/(float64(len(list))+0.5))
 		for _, p := range list {
 			d := &x.docs[p.doc]
-			if !past && !d.entity.Facts[d.fact].Valid() {
+			if d.past && !past {
 				continue
 			}
 			if scores[p.doc] == 0 {
@@ -68,8 +68,11 @@ func (x *Index) rank(words []string, past bool, limit int) []Hit {
 		}
 	}
 	best := topOf(found, limit, func(p, q uint32) int {
+		if c := cmp.Compare(scores[q], scores[p]); c != 0 { // of nearly all: the facts themselves are elsewhere in memory
+			return c
+		}
 		e, f := &x.docs[p], &x.docs[q]
-		return cmp.Or(cmp.Compare(scores[q], scores[p]), cmp.Compare(f.entity.Facts[f.fact].From, e.entity.Facts[e.fact].From), cmp.Compare(q, p))
+		return cmp.Or(cmp.Compare(f.entity.Facts[f.fact].From, e.entity.Facts[e.fact].From), cmp.Compare(q, p))
 	})
 	var hits []Hit
 	for _, id := range best {

@@ -23,6 +23,12 @@ func Words(text string) []string {
 	}
 	for _, r := range text {
 		switch {
+		case 'a' <= r && r <= 'z' || '0' <= r && r <= '9': // most of a text, without its tables
+			if b.Len() < wordBytesMax {
+				b.WriteByte(byte(r))
+			}
+		case r < 0x80 && (r < 'A' || 'Z' < r):
+			end()
 		case unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai):
 			end()
 			all = append(all, string(r))
