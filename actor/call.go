@@ -102,6 +102,7 @@ type Call struct {
 	Project     string // project_id; may be empty
 	Idempotency Idempotency
 	Budget      uint32 // number of calls that this call and its descendants may still make
+	Purse       *Purse // what this call and its descendants may still spend on models
 	Workflow    string // correlation ID across requests, propagated unchanged
 	Trace       string // W3C traceparent, then a space and the tracestate if any; propagated unchanged
 	Claimed     CallID // in a root call: run that the client names as its cause, without proof; it grants nothing

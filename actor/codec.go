@@ -12,7 +12,7 @@ import (
 //  1. initial version
 //  2. extensions; reasons of holds
 //  3. names and summaries of holds
-const CodecVersion = 3
+const CodecVersion = 4
 
 // Limits that the decoder enforces. The limits of the runtime are lower.
 const (
@@ -299,6 +299,7 @@ func (d *Decoder) Parts() []Part {
 const (
 	withIdempotency = 1 << iota
 	withClaimed
+	withPurse
 )
 
 // Call appends every field of the call. It writes both the depth and the chain,
@@ -325,6 +326,9 @@ func (e *Encoder) Call(c Call) {
 	if !c.Claimed.IsZero() {
 		options |= withClaimed
 	}
+	if c.Purse != nil {
+		options |= withPurse
+	}
 	e.Uint(options)
 	if i := c.Idempotency; !i.IsZero() {
 		e.String(i.Principal)
@@ -334,6 +338,9 @@ func (e *Encoder) Call(c Call) {
 	}
 	if !c.Claimed.IsZero() {
 		e.CallID(c.Claimed)
+	}
+	if c.Purse != nil {
+		e.Purse(c.Purse)
 	}
 	e.Uint(uint64(c.Budget))
 	e.String(c.Workflow)
@@ -362,7 +369,7 @@ func (d *Decoder) Call() Call {
 	c.Principal = d.String(TextBytesMax)
 	c.Origin = Origin(d.UintMax(uint64(len(originNames)-1), "origin"))
 	c.Project = d.String(TextBytesMax)
-	options := d.UintMax(withIdempotency|withClaimed, "options of a call")
+	options := d.UintMax(withIdempotency|withClaimed|withPurse, "options of a call")
 	if options&withIdempotency != 0 {
 		c.Idempotency = Idempotency{d.String(TextBytesMax), d.String(TextBytesMax), d.String(TextBytesMax), d.Hash()}
 		if c.Idempotency.IsZero() {
@@ -373,6 +380,9 @@ func (d *Decoder) Call() Call {
 		if c.Claimed = d.CallID(); c.Claimed.IsZero() {
 			d.Fail("claim of no run")
 		}
+	}
+	if options&withPurse != 0 {
+		c.Purse = d.Purse()
 	}
 	c.Budget = uint32(d.UintMax(1<<32-1, "budget"))
 	c.Workflow = d.String(TextBytesMax)
@@ -389,23 +399,32 @@ func (d *Decoder) Call() Call {
 	return c
 }
 
-// withUsage is added to the status of an encoded reply that has usage.
-const withUsage = 1 << 2
+// The optional fields of an encoded reply, which are added to its status.
+const (
+	withUsage     = 1 << 2
+	withLeftPurse = 1 << 3
+)
 
 // Reply appends a reply.
 func (e *Encoder) Reply(r Reply) {
 	e.CallID(r.Call)
 	e.CallID(r.Run)
 	used := r.Usage != Usage{} || r.Tree != Usage{}
+	status := uint64(r.Status)
 	if used {
-		e.Uint(uint64(r.Status) | withUsage)
-	} else {
-		e.Uint(uint64(r.Status))
+		status |= withUsage
 	}
+	if r.Purse != nil {
+		status |= withLeftPurse
+	}
+	e.Uint(status)
 	e.Parts(r.Parts)
 	e.Strings(r.Warnings)
 	e.Refusal(r.Refusal)
 	e.Uint(uint64(r.Budget))
+	if r.Purse != nil {
+		e.Purse(r.Purse)
+	}
 	if used {
 		e.Usage(r.Usage)
 		e.Usage(r.Tree)
@@ -417,12 +436,15 @@ func (e *Encoder) Reply(r Reply) {
 func (d *Decoder) Reply() Reply {
 	var r Reply
 	r.Call, r.Run = d.CallID(), d.CallID()
-	status := d.UintMax(uint64(len(statusNames)-1)|withUsage, "status")
-	r.Status = Status(status &^ withUsage)
+	status := d.UintMax(uint64(len(statusNames)-1)|withUsage|withLeftPurse, "status")
+	r.Status = Status(status &^ (withUsage | withLeftPurse))
 	r.Parts = d.Parts()
 	r.Warnings = d.Strings()
 	r.Refusal = d.Refusal()
 	r.Budget = uint32(d.UintMax(1<<32-1, "budget"))
+	if status&withLeftPurse != 0 {
+		r.Purse = d.Purse()
+	}
 	if status&withUsage != 0 {
 		if r.Usage, r.Tree = d.Usage(), d.Usage(); r.Usage == (Usage{}) && r.Tree == (Usage{}) {
 			d.Fail("usage without tokens")

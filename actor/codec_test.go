@@ -66,6 +66,9 @@ func drawCall(t *rapid.T) Call {
 	if rapid.Bool().Draw(t, "idempotent") {
 		c.Idempotency = Idempotency{drawName(t), drawName(t), drawName(t), HashOf(nil)}
 	}
+	if rapid.Bool().Draw(t, "limited") {
+		c.Purse = &Purse{rapid.Int64Range(0, UsageMax).Draw(t, "tokens"), NoLimit}
+	}
 	if rapid.Bool().Draw(t, "claims") {
 		c.Claimed = drawCallID(t)
 	}
@@ -82,6 +85,9 @@ func drawReply(t *rapid.T) Reply {
 				u.Cost = count.Draw(t, "cost")
 			}
 		}
+	}
+	if rapid.Bool().Draw(t, "limited") {
+		r.Purse = &Purse{NoLimit, rapid.Int64Range(0, UsageMax).Draw(t, "micros")}
 	}
 	if rapid.Bool().Draw(t, "failed") {
 		r.Status = Failed
@@ -164,7 +170,7 @@ func TestDecodeRejectsMalformedEnvelopes(t *testing.T) {
 		name, want string
 		bytes      []byte
 	}{
-		{"unsupported version", "written in version 4, this program reads version 3", other},
+		{"unsupported version", "written in version 5, this program reads version 4", other},
 		{"empty input", "invalid varint", nil},
 		{"truncated", "byte ", good[:len(good)-3]},
 		{"trailing byte", "1 bytes too many", append(bytes.Clone(good), 0)},

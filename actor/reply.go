@@ -28,6 +28,7 @@ type Reply struct {
 	Warnings   []string
 	Refusal    *Refusal // set exactly if Status is Failed
 	Budget     uint32   // unused budget of the call, returned to the caller
+	Purse      *Purse   // unspent part of the call's, returned to the caller
 	Usage      Usage    // of the run
 	Tree       Usage    // of the run and of the runs below it, as far as their answers arrived
 	Extensions Extensions

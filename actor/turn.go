@@ -63,6 +63,9 @@ type Ask struct {
 	// agent. It repeats earlier content, so it is not persisted: a replay of the turn
 	// builds it again.
 	Body []byte
+	// PromptTokens and AnswerTokens are the most tokens that the prompt and the answer of a model can have; 0: by the
+	// size of Body, and unknown. They are not persisted.
+	PromptTokens, AnswerTokens int64
 }
 
 // NeedsReplay reports whether a repeated attempt needs data that is not persisted.
@@ -257,7 +260,10 @@ type Definition struct {
 	Inward     bool
 	Lane       Lane // lane of clients' calls that name none; 0 means Normal
 	Transcript TranscriptPolicy
-	MaxActive  int // running turns on a node; 0 means the limit of the node
+	// Purse is what a run of the agent and the runs below it may spend on models; nil: any amount. Reserve is the part of it
+	// that its calls are not given; nil: a part.
+	Purse, Reserve *Purse
+	MaxActive      int // running turns on a node; 0 means the limit of the node
 	// OneSession means that the messages of clients that name no session share the actor
 	// under DefaultKey. Otherwise each begins a session.
 	OneSession bool

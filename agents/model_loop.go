@@ -117,7 +117,7 @@ func (t modelLoop) askModel(d conversation) Action {
 			t.spec.ID, len(body), upstream.PromptBytesMax, t.spec.Transcript))
 	}
 	return Continue("thinking", nil, actor.Ask{
-		Kind: actor.AskModel, Name: t.spec.Model, Parts: actor.Text(actor.FitText(d.latest, summaryBytesMax)), Body: body,
+		Kind: actor.AskModel, Name: t.spec.Model, Parts: actor.Text(actor.FitText(d.latest, summaryBytesMax)), Body: body, AnswerTokens: int64(t.spec.Parameters.MaxTokens),
 		Timeout: millis(t.spec.Limits.ModelTimeoutMS), Idempotent: true,
 	})
 }

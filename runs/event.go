@@ -180,6 +180,7 @@ const (
 	KindTool   = "tool"
 	KindClient = "client_tool" // a tool that a device of the user performs
 	KindWork   = "work"
+	KindBudget = "budget" // a larger budget for a request to a model, which a person decides about
 )
 
 // Values of Channel in a RunStarted event.

@@ -13,6 +13,7 @@ type ToolCall struct {
 	ID         ToolCallID
 	Name       string
 	OnDevice   bool // a device of the user performs the tool
+	Budget     bool // it is a larger budget for a request to the model with this name
 	Status     ToolStatus
 	Decision   string // of the policy; empty for tools of this program
 	Rule       string // that led to the decision
@@ -40,7 +41,7 @@ type Approval struct {
 
 // newToolCall returns the tool call that an event of type ToolCallCreated begins.
 func newToolCall(e *Event) (ToolCall, error) {
-	c := ToolCall{ID: ToolCallID{e.Run, e.Step, e.Index}, Name: e.Name, OnDevice: e.Kind == KindClient, Args: e.Text, Truncated: e.Truncated, Created: e.At}
+	c := ToolCall{ID: ToolCallID{e.Run, e.Step, e.Index}, Name: e.Name, OnDevice: e.Kind == KindClient, Budget: e.Kind == KindBudget, Args: e.Text, Truncated: e.Truncated, Created: e.At}
 	return c, c.enter(ToolStatusCreated)
 }
 
@@ -103,6 +104,11 @@ func (c *ToolCall) apply(e *Event) error {
 		return c.enter(ToolStatusBlocked)
 	case ApprovalCreated:
 		c.Approval = &Approval{Status: ApprovalStatusPending, Summary: e.Text, Created: e.At, Until: e.Until}
+		if c.Budget { // no policy decides about it
+			if err := c.enter(ToolStatusPolicyChecked); err != nil {
+				return err
+			}
+		}
 		return c.enter(ToolStatusWaitingApproval)
 	case ApprovalDecision:
 		status, err := ParseApprovalStatus(e.Kind)

@@ -23,7 +23,12 @@ func (s received) addModel() *actor.Refusal {
 		return actor.Refuse(actor.Invalid, "want a model request")
 	}
 	request := store.ModelRequest(in.Request)
-	id, refusal := s.addAsk(&actor.Ask{Kind: actor.AskModel, Name: in.Model, Parts: request.Parts()})
+	ask := actor.Ask{Kind: actor.AskModel, Name: in.Model, Parts: request.Parts(), PromptTokens: max(in.PromptTokens, 0), AnswerTokens: max(in.AnswerTokens, 0)}
+	s.turn.purse = s.turn.run.Purse
+	if refusal := (purses{s.cell, s.turn}).plan(&store.Asked{Added: true}, &ask); refusal != nil { // nothing is recorded: it was not sent
+		return refusal
+	}
+	id, refusal := s.addAsk(&ask)
 	if id.Run.IsZero() {
 		return refusal
 	}

@@ -48,6 +48,7 @@ func (s received) addAsk(ask *actor.Ask) (runs.ToolCallID, *actor.Refusal) {
 	}
 	i := len(run.Last())
 	a := store.Asked{Added: true}
+	t.purse = run.Purse
 	t.planAsk(c, &a, ask, false)
 	a.Callback, a.CallbackKey = s.call.ID, s.call.Idempotency
 	toolCalls{c, t}.seal(&a, t.step(), i)

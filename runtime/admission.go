@@ -236,7 +236,7 @@ func (c *Cell) refuse(call *actor.Call, r *actor.Refusal) {
 	c.addJitter(r)
 	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "callee", Chain: call.Chain, Attempt: call.Attempt})
 	reply := actor.Fail(call.ID, r)
-	reply.Budget = call.Budget
+	reply.Budget, reply.Purse = call.Budget, call.Purse
 	c.replyTo(call, &reply, false)
 }
 

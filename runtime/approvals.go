@@ -14,7 +14,7 @@ import (
 // decision the clocks of its run and of the callers above are stopped. The decision arrives as a
 // signal; the first one counts. An approved call is performed once its approval is durable.
 
-// Approval is a tool call that waits for a decision.
+// Approval is a tool call, or a request to a model beyond the budget of its run, that waits for a decision.
 type Approval struct {
 	ID        runs.ToolCallID
 	Actor     actor.ID
@@ -29,12 +29,17 @@ type Approval struct {
 	Principal string // that the run acts for
 	Created   actor.Time
 	Until     actor.Time
+	Raise     *actor.Purse // what an approval adds to the budget if it says nothing else; nil: it is no matter of a budget
 }
 
 // approvalOf returns the approval for which an ask of the last step waits.
 func approvalOf(c *Cell, t *turn, i int) Approval {
 	a, call := &t.run.Last()[i], &t.run.Call
-	return Approval{Approver: approverOf(c, t, a), ID: t.toolCallID(i), Actor: t.act.id, Root: call.Root, Chain: call.Chain, Tool: a.ShownName(), OnDevice: a.OnDevice, Args: inlineBytes(a.Out().Parts),
+	var raise *actor.Purse
+	if isBudget(a) {
+		raise = purses{c, t}.raise(a, nil)
+	}
+	return Approval{Raise: raise, Approver: approverOf(c, t, a), ID: t.toolCallID(i), Actor: t.act.id, Root: call.Root, Chain: call.Chain, Tool: a.ShownName(), OnDevice: a.OnDevice, Args: inlineBytes(a.Out().Parts),
 		Summary: a.Await.Summary, Rule: a.Verdict.Rule, Principal: call.Principal, Created: a.Clock.Since, Until: a.Clock.Due()}
 }
 
@@ -42,7 +47,10 @@ func approvalOf(c *Cell, t *turn, i int) Approval {
 // of a key it is a matter of who may act now.
 func approverOf(c *Cell, t *turn, a *store.Asked) string {
 	tool, ok := c.tools.Tool(a.Out().Name)
-	if !ok {
+	switch {
+	case isBudget(a): // those who are charged
+		return runs.ApproverOperator
+	case !ok:
 		return ""
 	}
 	return c.tools.Policy().Decide(callerOf(c, t), &tool, inlineBytes(a.Out().Parts)).Approver
@@ -88,7 +96,16 @@ func (s received) decide() *actor.Refusal {
 	c, t := s.cell, s.turn
 	by := store.ShownAsk{Principal: s.call.Principal, Origin: s.call.Origin}
 	s.accept()
-	switch changed := (toolCalls{c, t}).recheck(i); {
+	if isBudget(&t.run.Last()[i]) && d.Approve {
+		s.raise(i, &d, by)
+		s.done(signals.Decided{At: c.now}.Parts())
+		return nil
+	}
+	var changed *actor.Refusal
+	if !isBudget(&t.run.Last()[i]) {
+		changed = toolCalls{c, t}.recheck(i)
+	}
+	switch {
 	case d.Approve && changed != nil:
 		toolCalls{c, t}.expire(i, changed.Detail)
 		t.answerResult(c, i, actor.Answer{Refusal: changed})
@@ -96,10 +113,10 @@ func (s received) decide() *actor.Refusal {
 	case d.Approve:
 		a := &t.run.Last()[i]
 		left := min(t.run.Clock.Remaining(c.now), orDefault(a.Out().Timeout, c.limits.ToolTimeoutDefault))
-		toolCalls{c, t}.resolve(i, runs.ApprovalStatusApproved, left, d.Reason, by)
+		toolCalls{c, t}.resolve(i, runs.ApprovalStatusApproved, left, d.Reason, nil, by)
 		t.perform(c, i)
 	default:
-		toolCalls{c, t}.resolve(i, runs.ApprovalStatusRejected, 0, d.Reason, by)
+		toolCalls{c, t}.resolve(i, runs.ApprovalStatusRejected, 0, d.Reason, nil, by)
 		rejected := "a person rejected the call"
 		if d.Reason != "" {
 			rejected += ": " + d.Reason
@@ -109,6 +126,22 @@ func (s received) decide() *actor.Refusal {
 	s.done(signals.Decided{At: c.now}.Parts())
 	return nil
 }
+
+// raise adds to the purse of the run, and sends the request that waits for it.
+func (s received) raise(i int, d *signals.Decide, by store.ShownAsk) {
+	c, t := s.cell, s.turn
+	a := &t.run.Last()[i]
+	left := min(t.run.Clock.Remaining(c.now), orDefault(a.Out().Timeout, c.limits.ModelTimeoutDefault))
+	toolCalls{c, t}.resolve(i, runs.ApprovalStatusApproved, left, d.Reason, purses{c, t}.raise(a, d.Raise.Purse()), by)
+	if t.agentTurn == nil { // the prompt is not persisted
+		t.resumeEffect(c, i)
+		return
+	}
+	t.perform(c, i)
+}
+
+// isBudget reports whether an ask waits, or waited, for a larger budget.
+func isBudget(a *store.Asked) bool { return a.Await != nil && a.Out().Kind == actor.AskModel }
 
 // findApproval returns the decision in a signal and the index of the ask that waits for it.
 func (s received) findApproval() (d signals.Decide, i int, refusal *actor.Refusal) {

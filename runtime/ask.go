@@ -21,6 +21,7 @@ func (t *turn) ask(c *Cell, asks []actor.Ask, stateItems []actor.StateItem) {
 	step := t.step() + 1
 	planned := t.newAsks(len(asks))
 	calls := 0
+	t.purse = run.Purse
 	for i := range asks {
 		a := &planned[i]
 		t.planAsk(c, a, &asks[i], !act.durable)
@@ -29,11 +30,11 @@ func (t *turn) ask(c *Cell, asks []actor.Ask, stateItems []actor.StateItem) {
 		}
 	}
 	budget, pending := t.budget(), act.pending()
-	share := dispatcher.Share(budget, calls)
+	share, purse := dispatcher.Share(budget, calls), purses{c, t}.share(calls)
 	for i := range planned {
 		a := &planned[i]
 		toolCalls{c, t}.seal(a, step, i)
-		if a.Open() && a.Out().Kind == actor.AskCall && t.routeCall(c, a, pending, budget, share) {
+		if a.Open() && a.Out().Kind == actor.AskCall && t.routeCall(c, a, pending, budget, share, purse) {
 			pending++
 			budget -= min(budget, 1+a.Budget)
 		}
@@ -130,6 +131,10 @@ func (t *turn) planAsk(c *Cell, a *store.Asked, ask *actor.Ask, volatile bool) {
 		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s planned an invalid ask: %v", ask.Name, err)}
 	} else if r := (toolCalls{c, t}).plan(a, &out); r != nil {
 		answer = &actor.Answer{Refusal: r}
+	} else if out.Kind == actor.AskModel {
+		if r := (purses{c, t}).plan(a, &out); r != nil {
+			answer = &actor.Answer{Refusal: r}
+		}
 	}
 	if answer != nil {
 		limited := answer.Fit(c.limits.MessageBytesMax)
@@ -163,7 +168,7 @@ func (t *turn) planAsk(c *Cell, a *store.Asked, ask *actor.Ask, volatile bool) {
 
 // eventsPerAsk is the number of events of an ask, apart from the pieces of its answer,
 // retries and pauses.
-const eventsPerAsk = 8
+const eventsPerAsk = 9
 
 // eventsPerRefused is the number of events of an ask that was refused before it was
 // issued.
@@ -198,14 +203,15 @@ func (t *turn) checkAction(c *Cell, action actor.Action) *actor.Refusal {
 	return nil
 }
 
-// routeCall checks a call and fills in its callee, id, budget and deadline. It
+// routeCall checks a call and fills in its callee, id, budget, purse and deadline. It
 // returns false if the call was refused.
-func (t *turn) routeCall(c *Cell, a *store.Asked, pending int, budget, share uint32) bool {
+func (t *turn) routeCall(c *Cell, a *store.Asked, pending int, budget, share uint32, purse *actor.Purse) bool {
 	to, err := tools.Target(a.Out().Name, t.act.id)
 	invariant.Check(err == nil, "invalid target of a planned call: %v", err)
+	def := c.definitions.current(to.Agent)
 	left, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
 		Self: t.act.id, Chain: t.run.Call.Chain, Left: t.run.Clock.Remaining(c.now), Outstanding: pending, Budget: budget,
-	}, to, c.definitions.current(to.Agent), a.Out().Timeout)
+	}, to, def, a.Out().Timeout)
 	a.To = to
 	if refusal != nil {
 		c.addJitter(refusal)
@@ -213,7 +219,7 @@ func (t *turn) routeCall(c *Cell, a *store.Asked, pending int, budget, share uin
 		c.measurePlanned(t.act.id.Agent, &a.Ask, a.Answer)
 		return false
 	}
-	a.Call, a.Budget = c.newCallID(), min(share, budget-1)
+	a.Call, a.Budget, a.Purse = c.newCallID(), min(share, budget-1), purses{c, t}.give(purse, def)
 	a.Clock = actor.NewClock(c.now, left)
 	return true
 }
@@ -284,7 +290,7 @@ func (t *turn) perform(c *Cell, i int) {
 	case actor.AskWork:
 		e.Op = Work{Name: out.Name, Func: t.rawAsks[i].Work, Left: left}
 	case actor.AskModel:
-		e.Op = Model{Name: out.Name, Body: t.rawAsks[i].Body, Tools: c.callTools(t.def), Call: t.run.Call, Left: left}
+		e.Op = Model{Name: out.Name, AnswerTokens: answerBound(a), Body: t.rawAsks[i].Body, Tools: c.callTools(t.def), Call: t.run.Call, Left: left}
 	case actor.AskInvoke:
 		t.sends[i].due = a.Clock.Due()
 		t.sends[i].target = targets{c, t}.of(out)
@@ -334,7 +340,7 @@ func (c *Cell) outcome(in Outcome) {
 func (t *turn) answerResult(c *Cell, i int, answer actor.Answer) {
 	userTexts{c}.end(t, i, &answer)
 	a := &t.run.Last()[i]
-	t.answerShown(c, i, answer, 0, store.ShownAsk{Kind: a.Out().Kind, Name: a.ShownName(), Took: store.Elapsed(a, c.now)})
+	t.answerShown(c, i, answer, 0, unspent(a, &answer), store.ShownAsk{Kind: a.Out().Kind, Name: a.ShownName(), Took: store.Elapsed(a, c.now)})
 }
 
 // answer gives an ask its only answer. The turn continues once all asks of its step
@@ -344,12 +350,12 @@ func (t *turn) answer(c *Cell, i int, answer actor.Answer, budget uint32) {
 	if answer.Refusal != nil {
 		status = actor.Failed
 	}
-	t.answerAs(c, i, status, answer, budget)
+	t.answerAs(c, i, status, answer, budget, nil)
 }
 
 // answerAs is answer with the status of a reply. Only events have it: an agent sees the
 // warnings of an incomplete answer.
-func (t *turn) answerAs(c *Cell, i int, status actor.Status, answer actor.Answer, budget uint32) {
+func (t *turn) answerAs(c *Cell, i int, status actor.Status, answer actor.Answer, budget uint32, purse *actor.Purse) {
 	a := &t.run.Last()[i]
 	var shown store.ShownAsk
 	switch {
@@ -358,12 +364,12 @@ func (t *turn) answerAs(c *Cell, i int, status actor.Status, answer actor.Answer
 	case a.Ask.Kind == actor.AskWait && answer.Refusal != nil:
 		shown = store.ShownAsk{Kind: actor.AskWait, Name: a.Ask.Name}
 	}
-	t.answerShown(c, i, answer, budget, shown)
+	t.answerShown(c, i, answer, budget, purse, shown)
 }
 
 // answerShown is answer with the part of the answer's events that its record lacks. There
 // are none if it has no kind.
-func (t *turn) answerShown(c *Cell, i int, answer actor.Answer, budget uint32, ask store.ShownAsk) {
+func (t *turn) answerShown(c *Cell, i int, answer actor.Answer, budget uint32, purse *actor.Purse, ask store.ShownAsk) {
 	a := &t.run.Last()[i]
 	holds := t.run.Holds
 	c.measureAnswer(a, answer.Refusal)
@@ -373,12 +379,12 @@ func (t *turn) answerShown(c *Cell, i int, answer actor.Answer, budget uint32, a
 		*shown.Ask = ask
 	}
 	if t.act.durable {
-		t.act.record(c, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget}, shown)
+		t.act.record(c, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget, Purse: purse}, shown)
 	} else {
 		if shown.Ask != nil {
 			t.act.publishRecord(c, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer}, shown)
 		}
-		t.answerInPlace(c, i, answer, budget)
+		t.answerInPlace(c, i, answer, budget, purse)
 	}
 	if c.emits(history.Answer) {
 		status := ask.Status
@@ -407,13 +413,13 @@ func (t *turn) answerShown(c *Cell, i int, answer actor.Answer, budget uint32, a
 
 // answerInPlace answers an ask of a volatile turn in the slice that its agent
 // reads.
-func (t *turn) answerInPlace(c *Cell, i int, answer actor.Answer, budget uint32) {
+func (t *turn) answerInPlace(c *Cell, i int, answer actor.Answer, budget uint32, purse *actor.Purse) {
 	slot := &actor.Answer{}
 	if i < len(t.answers) {
 		slot = &t.answers[i]
 	}
 	*slot = shortened(&t.run.Last()[i], answer)
-	t.run.SetAnswer(c.now, &t.run.Last()[i], slot, budget)
+	t.run.SetAnswer(c.now, &t.run.Last()[i], slot, budget, purse)
 	t.act.journalChanged(c)
 }
 

@@ -53,10 +53,11 @@ func (t *turn) callback(c *Cell, call *actor.Call, durable bool) {
 		ask.Lane = call.Lane
 	}
 	var a store.Asked
+	t.purse = run.Purse
 	t.planAsk(c, &a, &ask, false)
 	a.Added, a.Callback, a.CallbackKey = true, call.ID, call.Idempotency
 	if a.Open() && a.Out().Kind == actor.AskCall {
-		t.routeCall(c, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))
+		t.routeCall(c, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1), purses{c, t}.share(2))
 	}
 	t.taint = t.taint || durable
 	i, holds := len(run.Last()), run.Holds

@@ -91,9 +91,9 @@ func (act *activation) answered(c *Cell, reply *actor.Reply, durable bool) {
 		// refused call MUST NOT run, so it is cancelled.
 		t.sendCancel(c, i, actor.Stopped)
 	}
-	budget := reply.Budget
+	budget, purse := reply.Budget, reply.Purse
 	if r := reply.Refusal; r != nil && (r.RetryAfter > 0 || r.Reason == actor.NotFound) && t.sends[i].mayArriveAgain(c.remote) {
-		budget = 0 // the run of the other request could spend it
+		budget, purse = 0, nil // the run of the other request could spend them
 	}
 	if broken := checkCapability(c.callable, t.run.Call.ID, &t.run.Last()[i], reply); broken != nil {
 		failed := *reply
@@ -104,7 +104,7 @@ func (act *activation) answered(c *Cell, reply *actor.Reply, durable bool) {
 		named.Refusal = withOtherOwners(c.callable, t, &t.run.Last()[i], reply.Refusal)
 		reply = &named
 	}
-	t.answerAs(c, i, reply.Status, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal, Usage: reply.Tree}, budget)
+	t.answerAs(c, i, reply.Status, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal, Usage: reply.Tree}, budget, purse)
 }
 
 // withOtherOwners returns the refusal of an owner of a capability that is not available, with the agents that own it

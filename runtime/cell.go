@@ -26,6 +26,7 @@ type Config struct {
 	// PublishOnDemand restricts the run events of volatile actors to runs that have
 	// a subscriber when the call arrives.
 	PublishOnDemand bool
+	Spending        Spending           // of the runs on models
 	Routing         dispatcher.Routing // parts of detached calls that are off
 }
 

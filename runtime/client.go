@@ -116,7 +116,7 @@ func (w *waiters) check(c *Cell, call *actor.Call) *actor.Refusal {
 		call.Left = c.limits.RunTimeoutDefault
 	}
 	call.Left = min(call.Left, c.limits.RunTimeoutMax)
-	call.Budget = c.limits.CallsPerTreeMax
+	call.Budget, call.Purse = c.limits.CallsPerTreeMax, c.rootPurse(c.definitions.current(call.To.Agent))
 	call.Stamp, call.Attempt = c.now, max(call.Attempt, 1)
 	if call.Operation == "" {
 		call.Operation = actor.HandleMessageFull

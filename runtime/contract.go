@@ -199,8 +199,10 @@ type (
 		// Tools replace or extend the tools of the prompt. They depend on the agents
 		// known at this attempt, so a replay does not compare them.
 		Tools []upstream.ToolSpec
-		Call  actor.Call // originating call
-		Left  actor.Duration
+		// AnswerTokens is the maximum of tokens of an answer whose prompt and model name none; 0: any number.
+		AnswerTokens int64
+		Call         actor.Call // originating call
+		Left         actor.Duration
 	}
 	// Invoke has an external agent handle the call. The answer MUST have one part,
 	// an upstream.Completion. An Adjust replaces Left.

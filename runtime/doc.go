@@ -81,6 +81,7 @@
 //	pending.go        PendingCalls
 //	working.go        WorkingRuns
 //	approvals.go      tool calls that wait for a person
+//	purses.go         what runs may spend on models
 //	device_results.go results of client tools
 //	callback.go       calls that external agents add to their run
 //	repeats.go        matching of the asks of an external agent that is invoked again

@@ -21,6 +21,7 @@ type env struct {
 	definitions definitions
 	callable    *tools.Agents // current definitions for the targets of calls
 	tools       *tools.Registry
+	spending    Spending
 	failpoints  failpoint.Points
 	eventKinds  history.Set
 	rng         uint64     // state of the id generator
@@ -37,7 +38,7 @@ type published struct {
 }
 
 func newEnv(cfg Config) env {
-	return env{self: cfg.Self, cells: cfg.Cells, limits: dispatcher.DefaultLimits(), definitions: newDefinitions(), tools: cfg.Tools,
+	return env{self: cfg.Self, cells: cfg.Cells, limits: dispatcher.DefaultLimits(), definitions: newDefinitions(), tools: cfg.Tools, spending: cfg.Spending,
 		failpoints: cfg.Failpoints, eventKinds: cfg.EventKinds, rng: cfg.Seed}
 }
 

@@ -150,6 +150,7 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 	call := run.Call
 	call.ID, call.Root, call.Parent, call.To, call.Operation, call.Chain = c.newCallID(), run.Call.Root, run.Call.ID, to, actor.HandleMessageFull, run.Call.Path()
 	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, limits.AgentCallTimeoutMax, 1, actor.Agent, (budget-1)/detachedShare, c.nextStamp(run)
+	call.Purse = purses{c, t}.give(t.purse.Part(detachedPurse, nil), def)
 	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited().WithChannel(own.Channel)
 	message := contract.Invocation{Skill: out.Operation, Mode: given.Mode, Input: input, Correlation: call.ID, ReturnTo: m.act.id, Timeout: left}
 	routing.hide(&message)
@@ -157,7 +158,7 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 	if given.Rounds > 0 {
 		call.Extensions = call.Extensions.WithRounds(max(run.Call.Extensions.Rounds(), RoundsMax-given.Rounds))
 	}
-	p := store.Pending{Call: call, Tool: given.Tool, Skill: out.Operation, Client: given.Client, At: c.now}
+	p := store.Pending{Call: call, Tool: given.Tool, Skill: out.Operation, Client: given.Client, At: c.now, Purse: run.Purse.Empty()}
 	routing.setWait(&p, left, given.Forget)
 	return p, nil
 }
@@ -185,8 +186,8 @@ func (m mail) reminder(t *turn, out *actor.Ask, given tools.Detached) (store.Pen
 	call.ID, call.Parent, call.To, call.Operation, call.Chain = c.newCallID(), run.Call.ID, m.act.id, actor.HandleMessageFull, run.Call.Path()
 	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, left, 1, actor.Agent, 0, c.nextStamp(run)
 	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited()
-	call.Parts = actor.Text(given.Remind)
-	return store.Pending{Call: call, Tool: tools.Remind, Skill: tools.Remind, At: c.now, Clock: actor.NewClock(c.now, left)}, nil
+	call.Parts, call.Purse = actor.Text(given.Remind), run.Purse.Empty()
+	return store.Pending{Call: call, Tool: tools.Remind, Skill: tools.Remind, At: c.now, Purse: call.Purse, Clock: actor.NewClock(c.now, left)}, nil
 }
 
 // isReminder reports whether a row has no callee.
@@ -367,9 +368,9 @@ func (m mail) expire() {
 		case p.Late:
 			m.end(&p, 0, "expired", nil)
 		case isReminder(&p):
-			m.settle(&p, "timeout", contract.Reminder(correlation(&p), actor.TextOf(p.Call.Parts)), 0, 0)
+			m.settle(&p, "timeout", contract.Reminder(correlation(&p), actor.TextOf(p.Call.Parts)), 0, 0, nil)
 		default:
-			m.settle(&p, "timeout", contract.SkillTimeout(correlation(&p), p.Clock.Left, p.Waits), max(m.calleeLeft(&p), 0)+lateGrace, 0)
+			m.settle(&p, "timeout", contract.SkillTimeout(correlation(&p), p.Clock.Left, p.Waits), max(m.calleeLeft(&p), 0)+lateGrace, 0, nil)
 		}
 	}
 }
@@ -401,22 +402,23 @@ func (m mail) answered(reply *actor.Reply) bool {
 	row := *p
 	var message []byte
 	var budget uint32
+	var purse *actor.Purse
 	if reply.Refusal != nil {
 		message = contract.SkillError(correlation(&row), reply.Refusal)
 	} else {
 		r := contract.ReadSkill(actor.TextOf(reply.Parts), reply.Warnings...)
-		message, budget = r.Encode(correlation(&row)), min(reply.Budget, row.Call.Budget)
+		message, budget, purse = r.Encode(correlation(&row)), min(reply.Budget, row.Call.Budget), reply.Purse
 	}
 	if row.Late {
 		m.end(&row, reply.Status, what, message)
 	} else {
-		m.settle(&row, what, message, 0, budget)
+		m.settle(&row, what, message, 0, budget, purse)
 	}
 	return true
 }
 
 // settle records the first outcome of a call, with the run that has it as its message.
-func (m mail) settle(p *store.Pending, what string, message []byte, left actor.Duration, budget uint32) {
+func (m mail) settle(p *store.Pending, what string, message []byte, left actor.Duration, budget uint32, purse *actor.Purse) {
 	c := m.cell
 	run := c.newCallID()
 	m.act.record(c, store.Settled{Call: p.Call.ID, At: c.now, Run: run, Left: left}, store.Shown{})
@@ -427,7 +429,7 @@ func (m mail) settle(p *store.Pending, what string, message []byte, left actor.D
 	from := &p.Call
 	of := actor.Provenance{Tool: p.Tool, Correlation: from.ID}
 	call := actor.Call{ID: run, Root: run, Parent: from.Parent, To: m.act.id, Operation: actor.HandleMessageFull, Kind: actor.OneWay, Lane: from.Lane, Left: c.limits.RunTimeoutDefault, Attempt: 1,
-		Principal: from.Principal, Origin: actor.Agent, Project: from.Project, Budget: min(p.Reserve+budget, c.limits.CallsPerTreeMax), Workflow: from.Workflow, Trace: from.Trace,
+		Principal: from.Principal, Origin: actor.Agent, Project: from.Project, Budget: min(p.Reserve+budget, c.limits.CallsPerTreeMax), Purse: p.Purse.Plus(purse), Workflow: from.Workflow, Trace: from.Trace,
 		Stamp: c.now, Via: c.self, Parts: actor.Text(string(message)), Extensions: from.Extensions.Inherited().WithRounds(from.Extensions.Rounds() + 1).WithProvenance(of)}
 	def := c.definitions.current(m.act.id.Agent)
 	if def == nil { // the agent was deleted: the message has no turn

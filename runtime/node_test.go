@@ -41,6 +41,7 @@ type node struct {
 	joined       map[actor.CallID]actor.CallID
 	expiryIndex  map[actor.ID]actor.Time // deadline by actor
 	external     []externalCall          // requests to models and external agents, in order
+	spending     Spending
 	aborted      []actor.EffectID
 	awaited      []actor.EffectID
 	adjusted     []actor.Duration // times left given to Adjust
@@ -80,7 +81,7 @@ func (n *node) restart(cells int) {
 	n.cells, n.inputs, n.external = nil, nil, nil
 	table := n.table(cells)
 	for i := range cells {
-		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Cells: cells, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools, Routing: n.routing})
+		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Cells: cells, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools, Spending: n.spending, Routing: n.routing})
 		n.cells = append(n.cells, c)
 		for _, in := range []Input{Limits{n.limits}, Agents{Definitions: n.agents, Former: n.former}, Owners{table}, Boot{}} {
 			n.step(c, in)

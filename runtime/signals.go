@@ -82,7 +82,7 @@ func (s received) answerWait() *actor.Refusal {
 		if a.Open() && a.Ask.Kind == actor.AskWait && a.Ask.Name == call.Operation {
 			s.accept()
 			shown := store.ShownAsk{Kind: actor.AskWait, Name: a.Ask.Name, Principal: call.Principal, Origin: call.Origin}
-			t.answerShown(s.cell, i, actor.Answer{Parts: call.Parts}, 0, shown)
+			t.answerShown(s.cell, i, actor.Answer{Parts: call.Parts}, 0, nil, shown)
 			s.done(nil)
 			return nil
 		}

@@ -172,16 +172,16 @@ func (s toolCalls) begin(i int) {
 
 // expire ends an ask that waits for a decision. Its caller answers the ask.
 func (s toolCalls) expire(i int, why string) {
-	s.resolve(i, runs.ApprovalStatusExpired, 0, why, store.ShownAsk{})
+	s.resolve(i, runs.ApprovalStatusExpired, 0, why, nil, store.ShownAsk{})
 }
 
 // resolve records a decision about an ask that waits for one, and ends its hold.
-func (s toolCalls) resolve(i int, status runs.ApprovalStatus, left actor.Duration, detail string, by store.ShownAsk) {
+func (s toolCalls) resolve(i int, status runs.ApprovalStatus, left actor.Duration, detail string, raise *actor.Purse, by store.ShownAsk) {
 	c, t := s.cell, s.turn
 	a, holds := &t.run.Last()[i], t.run.Holds
 	by.Kind, by.Name = a.Out().Kind, a.ShownName()
 	t.act.record(c, store.Resolved{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Status: status, Left: left,
-		Detail: actor.FitText(detail, actor.TextBytesMax)}, store.Shown{Ask: &by})
+		Detail: actor.FitText(detail, actor.TextBytesMax), Raise: raise}, store.Shown{Ask: &by})
 	c.emit(history.Event{Kind: history.Resume, Actor: t.act.id, Epoch: t.act.epoch, Call: t.run.Call.ID, Parent: t.run.Call.ID, What: "approval", Step: t.step(), Index: uint16(i), N: 1})
 	if !t.ended {
 		t.propagateHold(c, holds)

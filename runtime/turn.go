@@ -27,6 +27,7 @@ type turn struct {
 	restored        bool                 // its run was accepted before the actor was loaded
 	taint           bool                 // depends on log entries of another actor
 	stateItems      []actor.StateItem    // written with the outcome
+	purse           *actor.Purse         // of the run, less what the asks that are being planned take
 	detached        []store.Pending      // detached calls that the next record of the run is followed by
 	shown           store.Shown          // start and refused asks that the next record of the run shows
 	unrecorded      int                  // number of their events
@@ -303,9 +304,9 @@ func (t *turn) finishTurn(c *Cell, out actor.Outcome) {
 func (act *activation) endRun(c *Cell, run *store.Run, out actor.Outcome, durable bool) {
 	call := &run.Call
 	out = userTexts{c}.answer(run, out).Fit(c.limits.MessageBytesMax)
-	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget, Usage: run.Usage, Tree: run.Tree}
+	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget, Purse: run.Purse, Usage: run.Usage, Tree: run.Tree}
 	if act.durable && act.journal.HasHeirs(run) {
-		reply.Budget = 0
+		reply.Budget, reply.Purse = 0, nil
 	}
 	c.measureRun(act.id.Agent, run, &reply)
 	if c.emits(history.Reply) {

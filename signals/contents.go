@@ -49,6 +49,9 @@ type (
 	AddModel struct {
 		Model   string       `json:"model"`
 		Request ModelRequest `json:"request"`
+		// The most tokens that the prompt and the answer can have; 0 is unknown.
+		PromptTokens int64 `json:"prompt_tokens,omitzero"`
+		AnswerTokens int64 `json:"answer_tokens,omitzero"`
 	}
 	// ModelRequest names a request to a model.
 	ModelRequest struct {
@@ -73,6 +76,12 @@ type (
 		Approval string `json:"approval_id"`
 		Approve  bool   `json:"approve"`
 		Reason   string `json:"reason,omitzero"` // given by the person
+		Raise    *Raise `json:"raise,omitzero"`  // of a budget; nil: by as much again
+	}
+	// Raise is what is added to the budget of a run.
+	Raise struct {
+		Tokens int64 `json:"tokens,omitzero"`
+		Micros int64 `json:"micros,omitzero"` // millionths of the currency
 	}
 
 	// Decided is the content of the answer to Decide: when the call was decided.
@@ -91,6 +100,14 @@ type (
 	// Retry replays a parked run again. It has no content.
 	Retry struct{}
 )
+
+// Purse returns the amounts, or nil.
+func (r *Raise) Purse() *actor.Purse {
+	if r == nil {
+		return nil
+	}
+	return &actor.Purse{Tokens: min(max(r.Tokens, 0), actor.UsageMax), Micros: min(max(r.Micros, 0), actor.UsageMax)}
+}
 
 func (CallAgent) Operation() string  { return OpCallAgent }
 func (AddTool) Operation() string    { return OpAddTool }

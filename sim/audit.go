@@ -37,6 +37,7 @@ const (
 	LoadsAsWritten     = "LoadsAsWritten"     // an actor is loaded as the store has committed it
 	EventsMatchSteps   = "EventsMatchSteps"   // the run events of a step show what the step did
 	DurabilityKept     = "DurabilityKept"     // an idle actor has the durability of its agent, and an open run keeps its own
+	NeverOverspent     = "NeverOverspent"     // the models of a tree of runs take no more tokens than the tree has
 	ScriptFollowed     = "ScriptFollowed"     // the built-in model does what the lines of a message ask
 	StreamsFold        = "StreamsFold"        // the stored events of a run fold to an ended run
 	CutKeepsOpen       = "CutKeepsOpen"       // after a cut and any crash, open runs, timers, outcomes and keys are as before
@@ -66,7 +67,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, BreakerIsolates, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, OutcomesStay, ModelRequestEndsOnce, WorkflowStepOnce, HandoffKeepsContext, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, BreakerIsolates, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, OutcomesStay, ModelRequestEndsOnce, WorkflowStepOnce, HandoffKeepsContext, NeverOverspent, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -26,6 +26,7 @@ type AuditPremises struct {
 	LoadsAsWritten     int `premise:"an actor with entries is loaded in an audited run"`
 	EventsMatchSteps   int `premise:"a step publishes events"`
 	DurabilityKept     int `premise:"an agent changes its durability while one of its runs is open"`
+	NeverOverspent     int `premise:"a request to a model is refused for the purse of its run"`
 	ScriptFollowed     int `premise:"the built-in model calls a tool or an agent"`
 	StreamsFold        int `premise:"the stored events of a run are folded"`
 	CutKeepsOpen       int `premise:"an open run or an outcome whose entry was cut is read after a start"`

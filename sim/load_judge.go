@@ -125,10 +125,10 @@ func storedAsks(asks []store.Asked) []store.Asked {
 	asks = slices.Clone(asks)
 	for i := range asks {
 		a := &asks[i]
-		a.Ask.Work, a.Ask.Body = nil, nil
+		a.Ask.Work, a.Ask.Body, a.Ask.PromptTokens, a.Ask.AnswerTokens = nil, nil, 0, 0
 		if a.Sent != nil {
 			sent := *a.Sent
-			sent.Work, sent.Body = nil, nil
+			sent.Work, sent.Body, sent.PromptTokens, sent.AnswerTokens = nil, nil, 0, 0
 			a.Sent = &sent
 		}
 	}

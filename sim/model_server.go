@@ -48,6 +48,7 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 		delay = s.delayHead(ModelLate, delay, durationOr(w.plan.Patience.Head, 2*time.Minute)+w.between(0, 3*time.Second))
 	}
 	plain := w.modelCompletion(s, prompt)
+	spend(w, &plain, prompt)
 	completion, fault := w.injectModelFault(s, &prompt, plain)
 	pieceBytes := [...]int{80, 24, 200, 400}[w.entropy.Int(4)]
 	format := w.newStreamFormat()

@@ -147,7 +147,7 @@ func (n *node) start() {
 func (n *node) newCell(index uint16, incarnation uint64) *cell {
 	self := actor.Address{Node: n.id, Cell: index, Incarnation: incarnation}
 	c := &cell{n: n, index: index, self: self, restarted: incarnation != 1<<16,
-		core: runtime.NewCell(runtime.Config{Self: self, Cells: n.w.plan.Cells[n.index], Tools: n.w.tools, Failpoints: n.w.failpointFires, PublishOnDemand: n.w.plan.OnDemand,
+		core: runtime.NewCell(runtime.Config{Self: self, Cells: n.w.plan.Cells[n.index], Tools: n.w.tools, Failpoints: n.w.failpointFires, PublishOnDemand: n.w.plan.OnDemand, Spending: n.w.plan.spending(),
 			Seed: mix(mix(n.w.seed, uint64(n.index)<<16|uint64(index)), incarnation)})}
 	c.runStepFunc = c.runStep
 	return c

@@ -56,7 +56,8 @@ type Plan struct {
 	// RegisteredVolatile reports for each of registeredAgents whether it has durability none.
 	RegisteredVolatile [len(registeredAgents)]bool
 	Quotas             agents.Quotas
-	DurabilityChanges  bool // the operator changes the durability of registered agents
+	TreeTokens         int64 // tokens of models that a tree of runs may spend; 0: any number
+	DurabilityChanges  bool  // the operator changes the durability of registered agents
 }
 
 // withDefaults returns a hand-made plan with defaults for the fields that are unset.
@@ -117,6 +118,7 @@ const (
 	planBreaker
 	planDetached
 	planWorkflow
+	planPurse
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -219,6 +221,10 @@ func drawPlan(c Entropy, o Options) Plan {
 		for i := range p.Agents {
 			p.Agents[i].Coalesce = true
 		}
+	}
+	c.SetStream(planPurse)
+	if c.Int(4) == 3 && !o.Plain && o.Team == nil {
+		p.TreeTokens = 1 + int64(c.Int([...]int{5_000, 15_000, 60_000}[c.Int(3)]))
 	}
 	c.SetStream(planLength)
 	if o.Plain {
@@ -351,7 +357,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v, detached calls %v, workflow %q\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals, p.Detached, p.Policy)
+	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v, detached calls %v, workflow %q, tokens of a tree %d\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals, p.Detached, p.Policy, p.TreeTokens)
 	return b.String()
 }
 

@@ -640,6 +640,9 @@ func (w *Simulation) finishWhenIdle() {
 	if w.violation == nil {
 		pollJudge{w, map[string]string{}, map[string]string{}}.check()
 	}
+	if w.violation == nil {
+		purseJudge{w, map[actor.CallID]int64{}}.check()
+	}
 	if w.violation == nil && w.auditEnabled() {
 		w.audit()
 	}

@@ -25,7 +25,7 @@ import (
 //  9. decisions about tool calls; holds and times of runs
 //  10. detached calls
 //  11. detached calls with a correlation of their asker, silent ones, late responses
-const CodecVersion = 11
+const CodecVersion = 12
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.
 const frameVersion = 1
@@ -243,6 +243,7 @@ func (w *encoder) record(record Record) {
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.answer(r.Answer)
 		w.Uint(uint64(r.Budget))
+		w.purse(r.Purse)
 	case Retried:
 		w.Uint(tagRetried)
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
@@ -263,6 +264,7 @@ func (w *encoder) record(record Record) {
 		w.Uint(uint64(r.Status))
 		w.Int(int64(r.Left))
 		w.String(r.Detail)
+		w.purse(r.Raise)
 	case Parked:
 		w.Uint(tagParked)
 		w.CallID(r.Run)
@@ -339,7 +341,7 @@ func (r decoder) record() Record {
 		return Streamed{run, step, index, at, r.Bool(), r.Uint(), r.String(ReportedStateMax), r.String(ReportedDetailMax)}
 	case tagAnswered:
 		run, step, index, at := r.askHeader()
-		return Answered{run, step, index, at, r.answer(), r.uint32("budget")}
+		return Answered{run, step, index, at, r.answer(), r.uint32("budget"), r.purse()}
 	case tagRetried:
 		run, step, index, at := r.askHeader()
 		return Retried{run, step, index, at, r.uint32("attempt")}
@@ -351,7 +353,7 @@ func (r decoder) record() Record {
 		return Resumed{run, step, index, at, r.Uint()}
 	case tagResolved:
 		run, step, index, at := r.askHeader()
-		return Resolved{run, step, index, at, r.approvalStatus(), actor.Duration(r.Int()), r.String(actor.TextBytesMax)}
+		return Resolved{run, step, index, at, r.approvalStatus(), actor.Duration(r.Int()), r.String(actor.TextBytesMax), r.purse()}
 	case tagParked:
 		return Parked{Run: r.CallID(), At: r.time(), Detail: r.String(actor.TextBytesMax)}
 	case tagCut:
@@ -452,6 +454,7 @@ func (w *encoder) run(run *Run) {
 	w.clock(run.Clock)
 	w.Uint(run.Holds)
 	w.Uint(uint64(run.Budget))
+	w.purse(run.Purse)
 	w.Uint(uint64(len(run.Steps)))
 	for _, step := range run.Steps {
 		w.asks(step.Asks)
@@ -465,7 +468,7 @@ func (w *encoder) run(run *Run) {
 }
 
 func (r decoder) run() *Run {
-	run := &Run{Call: r.Call(), At: r.time(), Definition: r.Hash(), Clock: r.clock(), Holds: r.Uint(), Budget: r.uint32("budget")}
+	run := &Run{Call: r.Call(), At: r.time(), Definition: r.Hash(), Clock: r.clock(), Holds: r.Uint(), Budget: r.uint32("budget"), Purse: r.purse()}
 	run.Steps = decodeList(r, r.Count(itemsMax, "steps"), func() Step { return Step{r.asks()} })
 	run.Seq = r.Uint()
 	run.Parked = r.String(actor.TextBytesMax)
@@ -516,21 +519,22 @@ func (w *encoder) asked(a *Asked) {
 	w.toolCall(a)
 }
 
-// The optional fields of an ask for a declared tool, as bits.
+// The optional fields of an ask, as bits. All but the purse are of a declared tool.
 const (
 	toolVerdict = 1 << iota
 	toolAwait
 	toolResultMax
 	toolFailsRun
 	toolOnDevice
+	toolPurse
 
-	toolAll = toolOnDevice<<1 - 1
+	toolAll = toolPurse<<1 - 1
 )
 
 // toolCall writes the fields of an ask for a declared tool.
 func (w *encoder) toolCall(a *Asked) {
 	fields := uint64(0)
-	for i, there := range [...]bool{a.Verdict != Verdict{}, a.Await != nil, a.ResultMax > 0, a.FailsRun, a.OnDevice} {
+	for i, there := range [...]bool{a.Verdict != Verdict{}, a.Await != nil, a.ResultMax > 0, a.FailsRun, a.OnDevice, a.Purse != nil} {
 		if there {
 			fields |= 1 << i
 		}
@@ -548,6 +552,24 @@ func (w *encoder) toolCall(a *Asked) {
 	if fields&toolResultMax != 0 {
 		w.Uint(uint64(a.ResultMax))
 	}
+	if a.Purse != nil {
+		w.Purse(a.Purse)
+	}
+}
+
+// purse writes a purse, which may be nil.
+func (w *encoder) purse(p *actor.Purse) {
+	w.Bool(p != nil)
+	if p != nil {
+		w.Purse(p)
+	}
+}
+
+func (r decoder) purse() *actor.Purse {
+	if !r.Bool() {
+		return nil
+	}
+	return r.Purse()
 }
 
 func (r decoder) toolCall(a *Asked) {
@@ -565,6 +587,9 @@ func (r decoder) toolCall(a *Asked) {
 		if a.ResultMax = r.uint32("result bytes"); a.ResultMax == 0 {
 			r.Fail("result bound of 0 bytes")
 		}
+	}
+	if fields&toolPurse != 0 {
+		a.Purse = r.Purse()
 	}
 	a.FailsRun, a.OnDevice = fields&toolFailsRun != 0, fields&toolOnDevice != 0
 }

@@ -110,7 +110,7 @@ func drawAsk(t *rapid.T) actor.Ask {
 func drawAsks(t *rapid.T) []Asked {
 	var asks []Asked
 	for range rapid.IntRange(1, 3).Draw(t, "asks") {
-		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2, HeldFor: drawHold(t), Retries: 3, StreamedAfter: 4}
+		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Purse: drawPurse(t), Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2, HeldFor: drawHold(t), Retries: 3, StreamedAfter: 4}
 		if rapid.Bool().Draw(t, "no call") {
 			a.Call = actor.CallID{}
 		}
@@ -160,7 +160,7 @@ func drawJournal(t *rapid.T) Journal {
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "runs") {
 		run := &Run{Call: drawCall(t, drawID(t)), At: drawTime(t), Definition: actor.HashOf(nil), Clock: drawClock(t),
-			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t), StateUpdates: drawItems(t), Heard: rapid.Uint64Range(0, 9).Draw(t, "heard"), HeldTo: drawTime(t)}
+			Holds: 1, Budget: 2, Purse: drawPurse(t), Seq: 3, Parked: drawName(t), StateUpdates: drawItems(t), Heard: rapid.Uint64Range(0, 9).Draw(t, "heard"), HeldTo: drawTime(t)}
 		for range rapid.IntRange(0, 2).Draw(t, "steps") {
 			run.Steps = append(run.Steps, Step{drawAsks(t)})
 		}
@@ -206,8 +206,15 @@ func drawJournal(t *rapid.T) Journal {
 	return j
 }
 
+func drawPurse(t *rapid.T) *actor.Purse {
+	amount := rapid.OneOf(rapid.Int64Range(-actor.UsageMax, actor.UsageMax), rapid.Just[int64](actor.NoLimit))
+	return rapid.OneOf(rapid.Just[*actor.Purse](nil), rapid.Ptr(rapid.Custom(func(t *rapid.T) actor.Purse {
+		return actor.Purse{Tokens: amount.Draw(t, "tokens"), Micros: amount.Draw(t, "micros")}
+	}), false)).Draw(t, "purse")
+}
+
 func drawPending(t *rapid.T) Pending {
-	return Pending{Call: drawCall(t, drawID(t)), Tool: drawName(t), Skill: drawName(t), Client: drawName(t), At: drawTime(t), Clock: drawClock(t), Reserve: 5, Waits: drawHold(t), Holds: 6, Late: rapid.Bool().Draw(t, "late"), Cancelled: rapid.Bool().Draw(t, "cancelled")}
+	return Pending{Call: drawCall(t, drawID(t)), Tool: drawName(t), Skill: drawName(t), Client: drawName(t), At: drawTime(t), Clock: drawClock(t), Reserve: 5, Purse: drawPurse(t), Waits: drawHold(t), Holds: 6, Late: rapid.Bool().Draw(t, "late"), Cancelled: rapid.Bool().Draw(t, "cancelled")}
 }
 
 func drawMessage(t *rapid.T, parts []actor.Part) actor.ChatMessage {
@@ -253,7 +260,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 	case tagStreamed:
 		return Streamed{run, 3, 1, at, true, 5, "searching", `{"n":1}`}
 	case tagAnswered:
-		return Answered{run, 3, 1, at, drawAnswer(t), 4}
+		return Answered{run, 3, 1, at, drawAnswer(t), 4, drawPurse(t)}
 	case tagRetried:
 		return Retried{run, 3, 1, at, 2}
 	case tagHeld:
@@ -269,7 +276,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 	case tagBuried:
 		return Buried{run, at, drawTime(t)}
 	case tagResolved:
-		return Resolved{run, 3, 1, at, runs.ApprovalStatusApproved, 9, drawName(t)}
+		return Resolved{run, 3, 1, at, runs.ApprovalStatusApproved, 9, drawName(t), drawPurse(t)}
 	case tagAppended:
 		return Appended{at, drawMessage(t, drawParts(t))}
 	case tagDetached:

@@ -342,6 +342,18 @@ func (d *derivation) asked(a *Asked, index uint16) {
 			add(runs.TimeoutClamped, func(v *runs.Event) { v.Asked, v.Left, v.Name = out.Timeout, a.Clock.Left, name() })
 		}
 	}
+	waits := func() {
+		id := runs.ToolCallID{Run: d.entry.EventRun(), Step: s.Step, Index: index}.Approval()
+		add(runs.ApprovalCreated, func(v *runs.Event) {
+			v.Name, v.Until, v.Text, v.Approval = shownName(out), a.Clock.Due(), a.Await.Summary, id
+		})
+		if s.Call != nil && len(chain) == 0 {
+			d.add(runs.ApprovalRequired, func(v *runs.Event) {
+				v.Name, v.Until, v.Text, v.Approval = shownName(out), a.Clock.Due(), a.Await.Summary, id
+			})
+		}
+		d.add(runs.RunPaused, func(v *runs.Event) { v.Name, v.Until, v.Approval = approvalName, a.Clock.Due(), id })
+	}
 	path := func() []actor.ID { return append(slices.Clip(chain), d.entry.Actor) }
 	switch {
 	case a.IsCall():
@@ -374,21 +386,17 @@ func (d *derivation) asked(a *Asked, index uint16) {
 		}
 		switch {
 		case a.Waits():
-			id := runs.ToolCallID{Run: d.entry.EventRun(), Step: s.Step, Index: index}.Approval()
-			add(runs.ApprovalCreated, func(v *runs.Event) {
-				v.Name, v.Until, v.Text, v.Approval = shownName(out), a.Clock.Due(), a.Await.Summary, id
-			})
-			if s.Call != nil && len(chain) == 0 {
-				d.add(runs.ApprovalRequired, func(v *runs.Event) {
-					v.Name, v.Until, v.Text, v.Approval = shownName(out), a.Clock.Due(), a.Await.Summary, id
-				})
-			}
-			d.add(runs.RunPaused, func(v *runs.Event) { v.Name, v.Until, v.Approval = approvalName, a.Clock.Due(), id })
+			waits()
 		case !a.Open():
 			add(runs.ToolResult, func(v *runs.Event) { setResult(v, out.Kind, shownName(out), d.elapsed(a), a.Answer) })
 		default:
 			add(runs.ToolDispatched, func(v *runs.Event) { v.Name, v.Attempt, v.Left = out.Name, 1, a.Clock.Left })
 		}
+	case out.Streams() && a.Waits():
+		add(runs.ToolCallCreated, func(v *runs.Event) {
+			v.Name, v.Kind, v.Chain, v.Depth = shownName(out), runs.KindBudget, chain, len(chain)
+		})
+		waits()
 	case out.Streams():
 		started, done := streamTypes(out.Kind)
 		add(started, func(v *runs.Event) {
@@ -518,9 +526,22 @@ func (d *derivation) resolved(r *Resolved) {
 	resumed := func() {
 		d.add(runs.RunResumed, func(v *runs.Event) { v.Name, v.Approval = approvalName, id })
 	}
+	// The decision about a budget ends what a person was asked, and the request is sent or refused.
+	budget := func() {
+		if a.Kind != actor.AskModel {
+			return
+		}
+		add(runs.ToolResult, func(v *runs.Event) {
+			if v.Status = actor.Succeeded; r.Status != runs.ApprovalStatusApproved {
+				v.Status, v.Refusal = actor.Failed, actor.Refuse(actor.Budget, "the budget was not raised")
+			}
+		})
+		add(runs.LLMCallStarted, func(v *runs.Event) { v.Left = r.Left })
+	}
 	if r.Status == runs.ApprovalStatusExpired {
 		add(runs.ApprovalExpired, func(v *runs.Event) { v.Text, v.Approval = r.Detail, id })
 		resumed()
+		budget()
 		return
 	}
 	add(runs.ApprovalDecision, func(v *runs.Event) {
@@ -530,6 +551,7 @@ func (d *derivation) resolved(r *Resolved) {
 	if r.Status == runs.ApprovalStatusApproved {
 		add(runs.ToolDispatched, func(v *runs.Event) { v.Attempt, v.Left = 1, r.Left })
 	}
+	budget()
 }
 
 // streamed adds a piece of an answer.

@@ -39,6 +39,7 @@ type Run struct {
 	Clock        actor.Clock       // time left; stopped while the run or a callee waits for a person
 	Holds        uint64            // number of times that Clock was stopped or started
 	Budget       uint32            // number of calls that the run may still make
+	Purse        *actor.Purse      // what the run may still spend on models
 	Steps        []Step            // steps of its turn; empty while the call waits in the mailbox
 	Seq          uint64            // number of its last run event
 	Parked       string            // reason why the turn is stopped; empty if it is not
@@ -77,6 +78,7 @@ type Asked struct {
 	ResultMax     uint32            // size in bytes of a result that the turn gets as a whole; 0 means any
 	FailsRun      bool              // the failure of the tool ends the run
 	OnDevice      bool              // a device of the user performs the tool
+	Purse         *actor.Purse      // part of the run's purse: for Call, or the most that the answer of a model can cost; nil: none
 }
 
 // Verdict is a decision of the policy, and the rule that led to it.
@@ -169,7 +171,7 @@ func (r *Run) Child(call *actor.Call, a *Asked, left actor.Duration, attempt uin
 	c := &r.Call
 	*call = actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: a.Out().Operation,
 		Chain: c.Path(), Kind: actor.Waiting, Lane: max(c.Lane, a.Ask.Lane), Left: left, Attempt: attempt,
-		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget,
+		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget, Purse: a.Purse,
 		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: actor.CloneParts(a.Out().Parts), Extensions: c.Extensions.Inherited()}
 }
 
@@ -220,9 +222,7 @@ func (j *Journal) Apply(r Record) error {
 		}
 		last := &run.Steps[len(run.Steps)-1]
 		last.Asks = append(slices.Clip(last.Asks), r.Ask)
-		if r.Ask.IsCall() {
-			run.Budget -= min(run.Budget, 1+r.Ask.Budget)
-		}
+		run.take(&r.Ask)
 		run.updateClock(r.At)
 	case Streamed:
 		_, a, err := j.openAsk(r.Run, r.Step, r.Index)
@@ -242,7 +242,7 @@ func (j *Journal) Apply(r Record) error {
 		if err != nil {
 			return err
 		}
-		run.SetAnswer(r.At, a, &r.Answer, r.Budget)
+		run.SetAnswer(r.At, a, &r.Answer, r.Budget, r.Purse)
 	case Retried:
 		_, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
@@ -265,6 +265,7 @@ func (j *Journal) Apply(r Record) error {
 		await.Status, a.Await = r.Status, &await
 		if r.Status == runs.ApprovalStatusApproved {
 			a.Clock = actor.NewClock(r.At, r.Left)
+			run.Purse = run.Purse.Plus(r.Raise).Less(a.Purse)
 		}
 		run.updateClock(r.At)
 	case Held:
@@ -320,6 +321,7 @@ func (j *Journal) Apply(r Record) error {
 			return err
 		}
 		run.Budget -= min(run.Budget, 1+r.Pending.Call.Budget)
+		run.Purse = run.Purse.Less(r.Pending.Call.Purse)
 	case Settled:
 		if err := j.Mail.settle(r); err != nil {
 			return err
@@ -347,7 +349,7 @@ func (j *Journal) Apply(r Record) error {
 // reuses the memory of its steps. A caller may pass a run returned by Close. A
 // volatile actor calls Open directly, without a record.
 func (j *Journal) Open(run *Run, call *actor.Call, at actor.Time, definition actor.Hash) {
-	*run = Run{Call: *call, At: at, Definition: definition, Clock: actor.NewClock(at, call.Left), Budget: call.Budget, Steps: run.Steps[:0]}
+	*run = Run{Call: *call, At: at, Definition: definition, Clock: actor.NewClock(at, call.Left), Budget: call.Budget, Purse: call.Purse, Steps: run.Steps[:0]}
 	j.Runs = append(j.Runs, run)
 }
 
@@ -360,9 +362,7 @@ func (r *Run) AddStep(at actor.Time, asks []Asked) {
 			sent.Work = nil
 			asks[i].Sent = &sent
 		}
-		if asks[i].IsCall() {
-			r.Budget -= min(r.Budget, 1+asks[i].Budget)
-		}
+		r.take(&asks[i])
 	}
 	if len(r.Steps) == 0 {
 		r.StartedAt = at
@@ -371,12 +371,24 @@ func (r *Run) AddStep(at actor.Time, asks []Asked) {
 	r.updateClock(at)
 }
 
-// SetAnswer answers an ask of the last step. It adds the argument budget, the unused
-// budget of a call, to the budget of the run. The run takes ownership of *answer.
-func (r *Run) SetAnswer(at actor.Time, a *Asked, answer *actor.Answer, budget uint32) {
+// take takes what an ask is given from the budget and the purse of the run. One that waits for a decision is
+// given nothing yet.
+func (r *Run) take(a *Asked) {
+	if a.IsCall() {
+		r.Budget -= min(r.Budget, 1+a.Budget)
+	}
+	if !a.Waits() {
+		r.Purse = r.Purse.Less(a.Purse)
+	}
+}
+
+// SetAnswer answers an ask of the last step. It adds the arguments budget and purse, the unused
+// parts of what the ask was given, to those of the run. The run takes ownership of *answer.
+func (r *Run) SetAnswer(at actor.Time, a *Asked, answer *actor.Answer, budget uint32, purse *actor.Purse) {
 	a.Answer = answer
 	r.addUsage(a)
 	r.Budget += min(budget, a.Budget)
+	r.Purse = r.Purse.Plus(purse)
 	r.updateClock(at)
 }
 

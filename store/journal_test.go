@@ -69,7 +69,7 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 		}
 		return Asking{run.Call.ID, now, asks, drawItems(t)}
 	case 2, 3:
-		return Answered{run.Call.ID, step, index, now, drawAnswer(t), 1}
+		return Answered{run.Call.ID, step, index, now, drawAnswer(t), 1, drawPurse(t)}
 	case 4:
 		return Retried{run.Call.ID, step, index, now, 2}
 	case 5:

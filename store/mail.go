@@ -41,17 +41,18 @@ const (
 // are in one step, and a second Settled is invalid. A call that has timed out stays until its
 // answer is there, so that what it performed is on record.
 type Pending struct {
-	Call    actor.Call  // as it is sent. Call.ID is the correlation, Call.Parent the asking run, Call.Left the time of the callee
-	Tool    string      // that made the call
-	Skill   string      // requested of the callee
-	Client  string      // correlation that the asking agent has given as its own; "" if none
-	At      actor.Time  // when it was made
-	Clock   actor.Clock // until the asker no longer waits, then until the row is dropped
-	Reserve uint32      // number of calls that the turn for the outcome may make; those that the asking run has left at its end
-	Waits   actor.Hold  // what the callee waits for; zero: nothing
-	Holds   uint64      // highest N of a Noticed record
-	Late    bool        // it has timed out, or is silent
-	Silent  bool        // its asker does not want the outcome
+	Call    actor.Call   // as it is sent. Call.ID is the correlation, Call.Parent the asking run, Call.Left the time of the callee
+	Tool    string       // that made the call
+	Skill   string       // requested of the callee
+	Client  string       // correlation that the asking agent has given as its own; "" if none
+	At      actor.Time   // when it was made
+	Clock   actor.Clock  // until the asker no longer waits, then until the row is dropped
+	Reserve uint32       // number of calls that the turn for the outcome may make; those that the asking run has left at its end
+	Purse   *actor.Purse // what that turn may spend on models, likewise
+	Waits   actor.Hold   // what the callee waits for; zero: nothing
+	Holds   uint64       // highest N of a Noticed record
+	Late    bool         // it has timed out, or is silent
+	Silent  bool         // its asker does not want the outcome
 	// Cancelled reports that it is a reminder which a client has cancelled. Late is set too.
 	Cancelled bool
 }
@@ -157,17 +158,22 @@ func (m *Mail) drop(call actor.CallID) {
 	m.Rows = slices.DeleteFunc(slices.Clone(m.Rows), func(p Pending) bool { return p.Call.ID == call })
 }
 
-// heirs returns the budgets to which an ended run leaves the calls that it has not made: those of the turns for
-// the outcomes of its detached calls.
-func (j *Journal) heirs(run actor.CallID) (all []*uint32) {
+// heir is a turn for the outcome of a detached call, which gets what the asking run has left at its end.
+type heir struct {
+	budget *uint32
+	purse  **actor.Purse
+}
+
+// heirs returns those to which an ended run leaves the calls that it has not made and the rest of its purse.
+func (j *Journal) heirs(run actor.CallID) (all []heir) {
 	for i := range j.Mail.Rows {
 		if p := &j.Mail.Rows[i]; p.Call.Parent == run && !p.Late {
-			all = append(all, &p.Reserve)
+			all = append(all, heir{&p.Reserve, &p.Purse})
 		}
 	}
 	for _, r := range j.Runs {
 		if r.Call.Kind == actor.OneWay && r.Call.Parent == run && !r.Started() {
-			all = append(all, &r.Budget)
+			all = append(all, heir{&r.Budget, &r.Purse})
 		}
 	}
 	return all
@@ -177,11 +183,12 @@ func (j *Journal) heirs(run actor.CallID) (all []*uint32) {
 // none of it to its caller.
 func (j *Journal) HasHeirs(run *Run) bool { return len(j.heirs(run.Call.ID)) > 0 }
 
-// bequeath divides the budget of a run that ends.
+// bequeath divides the budget and the purse of a run that ends.
 func (j *Journal) bequeath(run *Run) {
 	heirs := j.heirs(run.Call.ID)
-	for _, budget := range heirs {
-		*budget += run.Budget / uint32(len(heirs))
+	for _, h := range heirs {
+		*h.budget += run.Budget / uint32(len(heirs))
+		*h.purse = (*h.purse).Plus(run.Purse.Part(len(heirs), nil))
 	}
 }
 
@@ -213,6 +220,7 @@ func (w *encoder) pending(p *Pending) {
 	w.time(p.At)
 	w.clock(p.Clock)
 	w.Uint(uint64(p.Reserve))
+	w.purse(p.Purse)
 	w.Hold(p.Waits)
 	w.Uint(p.Holds)
 	w.Bool(p.Late)
@@ -222,7 +230,7 @@ func (w *encoder) pending(p *Pending) {
 
 func (r decoder) pending() Pending {
 	return Pending{Call: r.Call(), Tool: r.String(actor.TextBytesMax), Skill: r.String(actor.TextBytesMax), Client: r.String(actor.TextBytesMax), At: r.time(), Clock: r.clock(),
-		Reserve: r.uint32("reserve"), Waits: r.Hold(), Holds: r.Uint(), Late: r.Bool(), Silent: r.Bool(), Cancelled: r.Bool()}
+		Reserve: r.uint32("reserve"), Purse: r.purse(), Waits: r.Hold(), Holds: r.Uint(), Late: r.Bool(), Silent: r.Bool(), Cancelled: r.Bool()}
 }
 
 func (w *encoder) mail(m *Mail) {

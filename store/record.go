@@ -55,7 +55,8 @@ type Answered struct {
 	Index  uint16 // from 0
 	At     actor.Time
 	Answer actor.Answer
-	Budget uint32 // unused part of a call's share, returned to the run
+	Budget uint32       // unused part of a call's share, returned to the run
+	Purse  *actor.Purse // unspent part of what the ask was given, returned to the run; negative if it was exceeded
 }
 
 // Retried starts a new attempt of an ask that is not a call.
@@ -98,6 +99,7 @@ type Resolved struct {
 	Status runs.ApprovalStatus
 	Left   actor.Duration // of an approved ask
 	Detail string         // reason that the person gave, or why it expired
+	Raise  *actor.Purse   // what a person adds to the purse of the run; nil: nothing
 }
 
 // Parked stops a run whose turn diverged from its recorded asks during replay. The

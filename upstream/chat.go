@@ -21,6 +21,7 @@ import (
 type Chat struct {
 	Model   string // name of the model in the configuration
 	Stream  bool
+	answer  int64 // most tokens of the answer; 0: not named
 	body    []byte
 	model   span // of the value of model
 	usage   bool // the client itself asks for the usage of a streamed answer
@@ -66,6 +67,11 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 		return invalid("stream", "stream: want true or false")
 	}
 	c.Model, c.model, c.Stream = scalarText(model), at["model"].value, stream.Kind() == 't'
+	for _, name := range [...]string{"max_completion_tokens", "max_tokens"} {
+		if value := at.value(body, name); c.answer == 0 && value.Kind() == '0' && unmarshal(value, &c.answer) != nil {
+			c.answer = 0 // the model refuses it
+		}
+	}
 	if options := at.value(body, "stream_options"); len(options) > 0 {
 		var o struct {
 			Usage bool `json:"include_usage"`
@@ -78,6 +84,16 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 	}
 	return c, nil
 }
+
+// promptTokenBytes is the number of bytes of a prompt that count as a token. Tokens are longer on average,
+// also those of scripts with three bytes for each character.
+const promptTokenBytes = 2
+
+// PromptTokens returns the most tokens that a prompt of so many bytes is expected to have.
+func PromptTokens(bytes int) int64 { return int64((bytes + promptTokenBytes - 1) / promptTokenBytes) }
+
+// Tokens returns the most tokens that the prompt is expected to have, and those that the answer may have; 0: any number.
+func (c *Chat) Tokens() (prompt, answer int64) { return PromptTokens(len(c.body)), max(c.answer, 0) }
 
 // bodyFor returns the request for a model with the given name at its upstream.
 func (c *Chat) bodyFor(model string, omit []string) []byte {

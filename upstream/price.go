@@ -3,8 +3,6 @@
 package upstream
 
 import (
-	"fmt"
-	"math"
 	"math/bits"
 
 	"github.com/troupe-run/troupe/actor"
@@ -79,13 +77,5 @@ func micros(all [3][2]int64) int64 {
 
 // ParsePrice returns the micros of a price in units of the currency, such as 0.15.
 func ParsePrice(units float64) (int64, error) {
-	const rounding = 1e-3 // of a micro: more than the error of a float64
-	switch n := math.Round(units * Micro); {
-	case !(units >= 0 && units <= PriceMax/Micro):
-		return 0, fmt.Errorf("got %v, want a price for a million tokens from 0 to %d", units, PriceMax/Micro)
-	case math.Abs(n-units*Micro) > rounding:
-		return 0, fmt.Errorf("got %v, want at most 6 decimals", units)
-	default:
-		return int64(n), nil
-	}
+	return actor.ParseMicros(units, PriceMax, "a price for a million tokens")
 }

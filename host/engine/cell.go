@@ -131,7 +131,7 @@ func (c *cell) startIncarnation() {
 	c.incarnation++
 	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(e.epochOf(c.incarnation))}
 	c.core = runtime.NewCell(runtime.Config{Self: self, Cells: e.config.Cells, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools,
-		EventKinds: e.eventKinds(), PublishOnDemand: true, Routing: e.config.Routing})
+		EventKinds: e.eventKinds(), PublishOnDemand: true, Spending: e.config.Spending, Routing: e.config.Routing})
 	c.timerAt = 0
 	c.tally.startIncarnation(c.incarnation)
 	restarted := c.incarnation > 1

@@ -109,6 +109,8 @@ type Config struct {
 	// block, and it may retain the events. nil disables tracing.
 	Trace  func([]history.Event)
 	Limits dispatcher.Limits
+	// Spending is what runs may spend on models.
+	Spending runtime.Spending
 	// Routing says which parts of detached calls are off.
 	Routing dispatcher.Routing
 	Logger  *slog.Logger

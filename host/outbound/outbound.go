@@ -166,9 +166,7 @@ func (o *Outbound) model(ctx context.Context, op runtime.Model, onPiece func(act
 	}
 	prompt.OfferTools(op.Tools)
 	prompt.Model = m.config.Model
-	if prompt.MaxTokens == 0 {
-		prompt.MaxTokens = m.config.MaxTokens
-	}
+	prompt.MaxTokens = cmp.Or(prompt.MaxTokens, m.config.MaxTokens, int(op.AnswerTokens))
 	if prompt.Temperature == nil {
 		prompt.Temperature = m.config.Temperature
 	}
@@ -193,6 +191,15 @@ func (o *Outbound) model(ctx context.Context, op runtime.Model, onPiece func(act
 	o.remember(m, outcome)
 	x.setOutcome(outcome)
 	return outcome.Answer()
+}
+
+// Costs returns what answers of the models can cost.
+func (o *Outbound) Costs() map[string]runtime.ModelCost {
+	all := map[string]runtime.ModelCost{}
+	for name, m := range o.models {
+		all[name] = runtime.ModelCost{Price: m.price, AnswerTokens: int64(m.config.MaxTokens)}
+	}
+	return all
 }
 
 // setCost adds to an answer what it cost: a later change of the price does not change it.

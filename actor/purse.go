@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+// NoLimit is the amount of a Purse that is not limited.
+const NoLimit = 1<<63 - 1
+
+// Purse is what a run and the calls below it may still spend on models. nil is any amount. A Purse never
+// changes: its methods return another.
+//
+// A run takes a part of its purse for each call, and for each request to a model the most that the answer
+// can cost. It gets back what was not spent. What is spent in a tree is therefore never more than the purse of its root, if no model
+// reports more than was taken for its answer.
+type Purse struct {
+	Tokens int64 // NoLimit: any
+	Micros int64 // millionths of the currency; NoLimit: any
+}
+
+// Covers reports whether a purse has an amount. The limits of the amount do not matter.
+func (p *Purse) Covers(amount Purse) bool {
+	return p == nil || amount.Tokens <= p.Tokens && amount.Micros <= p.Micros
+}
+
+// Less returns the purse without an amount that was taken from it. It is empty if the amount is larger.
+func (p *Purse) Less(amount *Purse) *Purse { return p.changed(amount, -1) }
+
+// Plus returns the purse with an amount that comes back. The amount is negative if more was spent than taken.
+func (p *Purse) Plus(amount *Purse) *Purse { return p.changed(amount, 1) }
+
+func (p *Purse) changed(amount *Purse, sign int64) *Purse {
+	if p == nil || amount == nil {
+		return p
+	}
+	sum := func(a, b int64) int64 {
+		if a == NoLimit || b == NoLimit {
+			return a
+		}
+		return min(max(a+sign*b, 0), UsageMax)
+	}
+	return &Purse{sum(p.Tokens, amount.Tokens), sum(p.Micros, amount.Micros)}
+}
+
+// Empty returns a purse with the same limits and nothing in it.
+func (p *Purse) Empty() *Purse { return p.Less(p) }
+
+// Part returns one of n equal parts of what a purse has beyond an amount that is kept.
+func (p *Purse) Part(n int, keep *Purse) *Purse {
+	if p == nil {
+		return nil
+	}
+	part := func(a int64) int64 {
+		if a == NoLimit {
+			return a
+		}
+		return a / int64(max(n, 1))
+	}
+	left := p.Less(keep)
+	return &Purse{part(left.Tokens), part(left.Micros)}
+}
+
+// Capped returns the smaller one of each amount of two purses.
+func (p *Purse) Capped(most *Purse) *Purse {
+	switch {
+	case p == nil:
+		return most
+	case most == nil:
+		return p
+	}
+	return &Purse{min(p.Tokens, most.Tokens), min(p.Micros, most.Micros)}
+}
+
+// Left returns what is left of an amount that was taken, after what was spent. It is negative if that is more.
+func (p *Purse) Left(spent Usage) *Purse {
+	if p == nil {
+		return nil
+	}
+	left := func(a, spent int64) int64 {
+		if a == NoLimit {
+			return a
+		}
+		return a - spent
+	}
+	return &Purse{left(p.Tokens, spent.Total), left(p.Micros, spent.Cost)}
+}
+
+// Purse appends a purse that is not nil.
+func (e *Encoder) Purse(p *Purse) {
+	e.Int(p.Tokens)
+	e.Int(p.Micros)
+}
+
+// Purse reads a purse.
+func (d *Decoder) Purse() *Purse {
+	p := &Purse{d.Int(), d.Int()}
+	for _, n := range []int64{p.Tokens, p.Micros} {
+		if n != NoLimit && (n > UsageMax || n < -UsageMax) {
+			d.Fail("purse of %d", n)
+		}
+	}
+	return p
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// spending returns what the runs of the world may spend on models.
+func (p *Plan) spending() runtime.Spending {
+	if p.TreeTokens == 0 {
+		return runtime.Spending{}
+	}
+	return runtime.Spending{Tree: &actor.Purse{Tokens: p.TreeTokens, Micros: actor.NoLimit}}
+}
+
+// spend sets what a model reports in a world whose trees are limited: most often all that the request allows.
+func spend(w *Simulation, c *upstream.Completion, p upstream.Prompt) {
+	if w.plan.TreeTokens == 0 || p.MaxTokens == 0 {
+		return
+	}
+	u := upstream.Usage{Known: true, Input: 1, Output: int64(p.MaxTokens)}
+	if w.entropy.Int(3) == 2 {
+		u.Output = int64(w.entropy.Int(p.MaxTokens))
+	}
+	u.Total = u.Input + u.Output
+	c.Usage = u
+}
+
+// purseJudge adds up what models have reported in the stored events of all runs, and compares each tree with its
+// purse. What the cells have reserved does not matter here.
+type purseJudge struct {
+	*Simulation
+	spent map[actor.CallID]int64 // by root
+}
+
+// check reads the events of all runs.
+func (j purseJudge) check() {
+	if j.plan.TreeTokens == 0 || j.retention != nil || j.isCorrupt() {
+		return
+	}
+	for i := range j.plan.Namespaces {
+		var last actor.CallID
+		for next := true; next; next = !last.IsZero() {
+			page, err := j.store.Runs(namespaceName(i), runs.Filter{Calls: true}, last, 100)
+			if err != nil {
+				j.fail(StoreReads, fmt.Sprintf("list of runs: %v", err))
+				return
+			}
+			for k := range page.All {
+				j.read(namespaceName(i), &page.All[k])
+			}
+			last = page.Next
+		}
+	}
+}
+
+func (j purseJudge) read(tenant string, r *runs.Summary) {
+	stored, err := j.store.Events(tenant, r.Run, 0, streamEventsMax)
+	if err != nil {
+		j.fail(StoreReads, fmt.Sprintf("events of run %s: %v", r.Run, err))
+		return
+	}
+	for i := range stored {
+		e, err := runs.Decode(stored[i].Body)
+		switch {
+		case err != nil:
+			j.fail(StoreReads, fmt.Sprintf("event %d of run %s: %v", stored[i].Seq, r.Run, err))
+			return
+		case e.Type != runs.LLMCallDone:
+			continue
+		case e.Refusal != nil && e.Refusal.Reason == actor.Budget:
+			j.Stats.Audit.NeverOverspent++
+		}
+		j.spent[r.Root] += e.Usage.Total
+	}
+	if spent := j.spent[r.Root]; spent > j.plan.TreeTokens {
+		j.fail(NeverOverspent, fmt.Sprintf("the models of the tree of run %s have taken %d tokens, at most %d allowed", r.Root, spent, j.plan.TreeTokens))
+	}
+}
