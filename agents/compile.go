@@ -44,6 +44,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	if def.Transcript, err = actor.ParseTranscriptPolicy(spec.Transcript); err != nil {
 		return actor.Definition{}, fmt.Errorf("agent %s: transcript %w", spec.ID, err)
 	}
+	def.Purse, def.Reserve = spec.Budget.purses()
 	def.MaxActive, def.OneSession = spec.MaxActive, spec.DefaultSession != ""
 	config := Config{Name: spec.ID, Version: def.Hash.String(), Options: encoded}
 	switch spec.Kind {

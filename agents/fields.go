@@ -74,6 +74,10 @@ var specFields = []field{
 	{"transcript", "", text(actor.NameBytesMax, func(s *Spec) *string { return &s.Transcript }, checkTranscript)},
 	{"default_session", "", choice(func(s *Spec) *string { return &s.DefaultSession }, actor.DefaultKey)},
 	{"max_active", "", integer(1, maxActiveMax, func(s *Spec, n int64) { s.MaxActive = int(n) })},
+	{"budget.tokens", "", integer(1, actor.UsageMax, func(s *Spec, n int64) { s.Budget.Tokens = &n })},
+	{"budget.money", "", money(func(s *Spec, f float64) { s.Budget.Money = &f })},
+	{"budget.report_tokens", "", integer(0, actor.UsageMax, func(s *Spec, n int64) { s.Budget.ReportTokens = &n })},
+	{"budget.report_money", "", money(func(s *Spec, f float64) { s.Budget.ReportMoney = &f })},
 	{"limits.steps", KindDeclared, integer(1, modelStepsMax, func(s *Spec, n int64) { s.Limits.Steps = int(n) })},
 	{"limits.model_timeout_ms", modelled, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ModelTimeoutMS = n })},
 	{"limits.tool_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ToolTimeoutMS = n })},
@@ -446,6 +450,19 @@ func number(highest float64, set func(*Spec, float64)) func(*Spec, any) error {
 		}
 		set(s, t+0) // turns -0 into 0
 		return nil
+	}
+}
+
+// money reads an amount in units of the currency.
+func money(set func(*Spec, float64)) func(*Spec, any) error {
+	read := number(moneyMax, set)
+	return func(s *Spec, v any) error {
+		if f, ok := v.(float64); ok {
+			if _, err := actor.ParseMoney(f); err != nil {
+				return err
+			}
+		}
+		return read(s, v)
 	}
 }
 

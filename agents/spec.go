@@ -79,6 +79,7 @@ type Spec struct {
 	DefaultSession string     `json:"default_session,omitzero"`
 	MaxActive      int        `json:"max_active,omitzero"` // running turns on a node; 0 means the limit of the node
 	Limits         SpecLimits `json:"limits,omitzero"`
+	Budget         SpecBudget `json:"budget,omitzero"`
 }
 
 // CallParts switches the parts of the detached calls that an agent makes.

@@ -13,11 +13,13 @@ type ModelRequest struct {
 	Actor actor.ID // of the run
 	Model string
 	ID    string // of the HTTP request
+	// The most tokens that its prompt and its answer can have; 0 is unknown.
+	PromptTokens, AnswerTokens int64
 }
 
 // Add returns the signal that records the request before it is sent.
 func (r *ModelRequest) Add() actor.Call {
-	return r.signal(signals.AddModel{Model: r.Model, Request: signals.ModelRequest{ID: r.ID}})
+	return r.signal(signals.AddModel{Model: r.Model, Request: signals.ModelRequest{ID: r.ID}, PromptTokens: r.PromptTokens, AnswerTokens: r.AnswerTokens})
 }
 
 // End returns the signal with the outcome of the request that has the ID of Add: a completion

@@ -86,6 +86,10 @@ func CheckToolName(tool string, body []byte) *actor.Refusal {
 type decisionBody struct {
 	Decision *string `json:"decision,omitzero"`
 	Reason   *string `json:"reason,omitzero"`
+	Raise    *struct {
+		Tokens *int64   `json:"tokens,omitzero"`
+		Money  *float64 `json:"money,omitzero"`
+	} `json:"raise,omitzero"` // of a budget
 }
 
 // DecodeDecision decodes a decision of a person about a tool call.
@@ -98,13 +102,29 @@ func DecodeDecision(body []byte) (out signals.Decide, r *actor.Refusal) {
 }
 
 func (b *decisionBody) decision() (out signals.Decide, r *actor.Refusal) {
-	switch {
-	case b.Decision == nil:
+	if b.Decision == nil {
 		return out, invalid("decision", "is missing: want approve or reject")
-	case b.Reason == nil:
-		return CheckDecision(*b.Decision, "")
 	}
-	return CheckDecision(*b.Decision, *b.Reason)
+	reason := ""
+	if b.Reason != nil {
+		reason = *b.Reason
+	}
+	if out, r = CheckDecision(*b.Decision, reason); r != nil || b.Raise == nil {
+		return out, r
+	}
+	out.Raise = &signals.Raise{}
+	if n := b.Raise.Tokens; n != nil {
+		if out.Raise.Tokens = *n; *n < 0 || *n > actor.UsageMax {
+			return out, invalid("raise.tokens", "got %d, want a number of tokens from 0", *n)
+		}
+	}
+	if n := b.Raise.Money; n != nil {
+		var err error
+		if out.Raise.Micros, err = actor.ParseMoney(*n); err != nil {
+			return out, invalid("raise.money", "%v", err)
+		}
+	}
+	return out, nil
 }
 
 // CheckDecision returns a decision, approve or reject, with a reason that may be empty.

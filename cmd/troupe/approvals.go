@@ -416,7 +416,11 @@ func (u UserFlags) validateOne() error {
 }
 
 // ApprovalsApproveCmd approves a tool call.
-type ApprovalsApproveCmd struct{ DecideFlags }
+type ApprovalsApproveCmd struct {
+	DecideFlags
+	RaiseTokens int64   `placeholder:"N" help:"Tokens to add to a budget; default: as many again as it had."`
+	RaiseMoney  float64 `placeholder:"AMOUNT" help:"Money to add to a budget, in the currency of the server."`
+}
 
 // Help returns the text shown below the flags.
 func (ApprovalsApproveCmd) Help() string {
@@ -427,11 +431,24 @@ ends, and with 1 if the approval has a decision already, or is unknown.
 
 Examples:
   troupe approvals approve ap_0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55.1.0
-  troupe approvals approve 0190d5b2-7c3e --reason "checked with Anna" --no-wait`
+  troupe approvals approve 0190d5b2-7c3e --reason "checked with Anna" --no-wait
+  troupe approvals approve 0190d5b2-7c3e --raise-money 0.50`
 }
 
 // Run executes the command.
-func (c *ApprovalsApproveCmd) Run(s streams) error { return c.decide(s, "approve") }
+func (c *ApprovalsApproveCmd) Run(s streams) error {
+	var raise *raiseFields
+	if c.RaiseTokens != 0 || c.RaiseMoney != 0 {
+		raise = &raiseFields{c.RaiseTokens, c.RaiseMoney}
+	}
+	return c.decide(s, "approve", raise)
+}
+
+// raiseFields is what an approval adds to a budget.
+type raiseFields struct {
+	Tokens int64   `json:"tokens,omitzero"`
+	Money  float64 `json:"money,omitzero"`
+}
 
 // ApprovalsRejectCmd rejects a tool call.
 type ApprovalsRejectCmd struct{ DecideFlags }
@@ -447,10 +464,10 @@ Examples:
 }
 
 // Run executes the command.
-func (c *ApprovalsRejectCmd) Run(s streams) error { return c.decide(s, "reject") }
+func (c *ApprovalsRejectCmd) Run(s streams) error { return c.decide(s, "reject", nil) }
 
 // decide sends a decision and prints its effect.
-func (d *DecideFlags) decide(s streams, decision string) error {
+func (d *DecideFlags) decide(s streams, decision string, raise *raiseFields) error {
 	id, c, err := d.ID.find(d.UserFlags, decidePrefixMin)
 	if err != nil {
 		return err
@@ -471,7 +488,7 @@ func (d *DecideFlags) decide(s streams, decision string) error {
 			return err
 		}
 	}
-	body, a, err := c.decide(id, decision, d.Reason)
+	body, a, err := c.decide(id, decision, d.Reason, raise)
 	if err != nil || d.JSON {
 		return printJSONOrError(s.out, body, err)
 	}
@@ -487,11 +504,12 @@ func (d *DecideFlags) decide(s streams, decision string) error {
 }
 
 // decide sends a decision about an approval, and returns its new state.
-func (c client) decide(id, decision, reason string) (body []byte, a approvalView, err error) {
+func (c client) decide(id, decision, reason string, raise *raiseFields) (body []byte, a approvalView, err error) {
 	_, body, err = c.post("/v1/approvals/"+id+":decide", struct {
-		Decision string `json:"decision"`
-		Reason   string `json:"reason,omitzero"`
-	}{decision, reason})
+		Decision string       `json:"decision"`
+		Reason   string       `json:"reason,omitzero"`
+		Raise    *raiseFields `json:"raise,omitzero"`
+	}{decision, reason, raise})
 	if err == nil {
 		err = json.Unmarshal(body, &a)
 	}

@@ -252,7 +252,7 @@ func (w *watch) answer(line string) {
 	}
 	id, to := w.asked.ID, w.of(w.asked)
 	w.asked = nil
-	_, a, err := to.decide(id, decision, "")
+	_, a, err := to.decide(id, decision, "", nil)
 	if err == nil {
 		err = a.printDecision(w.out)
 		w.pending = slices.DeleteFunc(w.pending, func(one approvalView) bool { return one.ID == id })

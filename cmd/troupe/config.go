@@ -23,6 +23,7 @@ import (
 	"github.com/troupe-run/troupe/host/traces"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/internal/nearest"
+	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -59,6 +60,9 @@ const configBytesMax = 1 << 20
 //	[chat]
 //	agents = ["concierge"]
 //
+//	[budget]
+//	tree_money = 2.00
+//
 //	[prices]
 //	currency = "EUR"
 //
@@ -79,6 +83,7 @@ type configuration struct {
 	flags  map[string]any
 	Models map[string]outbound.Model
 	Prices pricesTable
+	Budget node.Budget
 	Limits dispatcher.Limits
 	Policy *tools.Policy // of declared tools
 
@@ -132,7 +137,7 @@ func (path configFile) resolve(ctx *kong.Context) error {
 }
 
 // configTables are the tables of a configuration file.
-var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "chat", "memory", "otel", "policy", "policy_default", "prices", "record", "webhook"}
+var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "budget", "chat", "memory", "otel", "policy", "policy_default", "prices", "record", "webhook"}
 
 // pricesTable is the table prices of a configuration. The prices themselves stand with their models.
 type pricesTable struct {
@@ -226,6 +231,7 @@ func readConfig(path string) (configuration, error) {
 			Enabled bool `toml:"enabled"`
 		} `toml:"memory"`
 		AgentCall agentCallTable `toml:"agent_call"`
+		Budget    budgetTable    `toml:"budget"`
 		Prices    pricesTable    `toml:"prices"`
 		Record    recordTable    `toml:"record"`
 		Traces    traces.Config  `toml:"otel"`
@@ -246,6 +252,8 @@ func readConfig(path string) (configuration, error) {
 			problems = append(problems, unknownField(path, key, agentCallFields))
 		case len(key) == 2 && key[0] == "prices":
 			problems = append(problems, unknownField(path, key, pricesFields))
+		case len(key) == 2 && key[0] == "budget":
+			problems = append(problems, unknownField(path, key, budgetFields))
 		case len(key) == 2 && key[0] == "record":
 			problems = append(problems, unknownField(path, key, prompts.Fields()))
 		case len(key) == 2 && key[0] == "otel":
@@ -259,7 +267,7 @@ func readConfig(path string) (configuration, error) {
 			} else {
 				meant = ""
 			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [chat], [memory], [otel], [[policy]], [policy_default], [prices], [record] or [[webhook]] as tables", path, key, meant))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [budget], [chat], [memory], [otel], [[policy]], [policy_default], [prices], [record] or [[webhook]] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {
@@ -293,6 +301,10 @@ func readConfig(path string) (configuration, error) {
 	c.Prices = tables.Prices
 	if err := outbound.CheckCurrency(c.Prices.Currency); err != nil {
 		problems = append(problems, fmt.Errorf("%s: prices.currency: %w", path, err))
+	}
+	delete(c.flags, "budget")
+	if c.Budget, err = tables.Budget.read(); err != nil {
+		problems = append(problems, fmt.Errorf("%s: budget.%w", path, err))
 	}
 	delete(c.flags, "record")
 	if c.Record, err = tables.Record.read(); err != nil {

@@ -43,8 +43,26 @@ type approvalView struct {
 	By        string         `json:"decided_by,omitzero"`
 	Reason    string         `json:"reason,omitzero"`
 
-	Approver string `json:"approver,omitzero"`
-	May      *bool  `json:"may_decide,omitzero"` // of one approval
+	Approver string     `json:"approver,omitzero"`
+	Kind     string     `json:"kind"` // runs.KindTool or runs.KindBudget
+	Raise    *raiseView `json:"raise,omitzero"`
+	May      *bool      `json:"may_decide,omitzero"` // of one approval
+}
+
+// raiseView is the JSON form of what is added to a budget.
+type raiseView struct {
+	Tokens int64   `json:"tokens,omitzero"`
+	Money  float64 `json:"money,omitzero"` // in units of the currency
+}
+
+// setKind says what is decided about.
+func (v *approvalView) setKind(budget bool, raise *actor.Purse) {
+	if v.Kind = runs.KindTool; budget {
+		v.Kind = runs.KindBudget
+	}
+	if budget && raise != nil {
+		v.Raise = &raiseView{raise.Tokens, float64(raise.Micros) / 1e6}
+	}
 }
 
 func newApprovalView(id runs.ToolCallID, of actor.ID) approvalView {
@@ -103,6 +121,7 @@ func respondApprovals(ctx *fasthttp.RequestCtx, key ingress.CursorKey, list stri
 		v := newApprovalView(a.ID, a.Actor)
 		v.Tool, v.Args, v.Summary, v.Root, v.Principal = a.Tool, ingress.ToolValue(string(a.Args)), a.Summary, a.Root.String(), a.Principal
 		v.Created, v.Expires, v.Approver = runs.FormatTime(a.Created), runs.FormatTime(a.Until), a.Approver
+		v.setKind(a.Budget, &a.Raise)
 		out.Approvals = append(out.Approvals, v)
 	}
 	respondJSON(ctx, http.StatusOK, out)
@@ -170,6 +189,7 @@ func respondApproval(ctx *fasthttp.RequestCtx, found *command.ToolCall, may, sho
 	v := newApprovalView(c.ID, found.Owner.Actor)
 	v.Status, v.Tool, v.Args, v.Summary = a.Status.String(), c.Name, ingress.ToolValue(c.Args), a.Summary
 	v.Approver, v.May = found.Approver, &may
+	v.setKind(c.Budget, nil)
 	if !shown {
 		v.Tool, v.Args, v.Summary = "", nil, ""
 	}

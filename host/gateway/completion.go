@@ -119,7 +119,7 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 		}
 		return p
 	}
-	c.id, c.request.Model = chat.ID, chat.Model
+	c.id, c.request.Model, c.request.PromptTokens, c.request.AnswerTokens = chat.ID, chat.Model, chat.PromptTokens, chat.AnswerTokens
 	if c.by.Run.IsZero() {
 		return nil
 	}

@@ -40,6 +40,8 @@ type (
 	Chat struct {
 		ID    actor.CallID
 		Model string
+		// The most tokens that the prompt and the answer can have; 0 is unknown.
+		PromptTokens, AnswerTokens int64
 	}
 	// ChatPart is a part of an answer. The fields behind Last are set if it is the last one.
 	ChatPart struct {

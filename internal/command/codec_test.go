@@ -284,7 +284,7 @@ func TestOtherVersionIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[0] = CodecVersion + 1
-	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 13, this program reads version 12") {
+	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 14, this program reads version 13") {
 		t.Error(err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 //  10. the agents of a device
 //  11. the state of a session, the owner's epoch in a cluster
 //  12. queries and results by their fields
-const CodecVersion = 12
+const CodecVersion = 13
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.

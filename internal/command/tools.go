@@ -95,7 +95,9 @@ type Approval struct {
 	Summary   string // of the arguments
 	Principal string // that the run acts for
 	Created   actor.Time
-	Until     actor.Time // it expires then
-	Turn      int        // see ApprovalPosition
-	Approver  string     // one of runs.Approvers, or ""
+	Until     actor.Time  // it expires then
+	Turn      int         // see ApprovalPosition
+	Approver  string      // one of runs.Approvers, or ""
+	Budget    bool        // it is a larger budget for a request to the model Tool
+	Raise     actor.Purse // what its approval adds to that if it says nothing else
 }

@@ -79,6 +79,7 @@ func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, erro
 	if refusal != nil {
 		return command.Chat{}, refusal
 	}
+	prompt, answer := in.Tokens()
 	model, unknown := in.Model, c.outbound.CheckModel(in.Model)
 	if unknown != nil && q.Agent == "" {
 		return command.Chat{}, unknown
@@ -98,7 +99,7 @@ func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, erro
 	}
 	one.idle = time.AfterFunc(chatIdleMax, func() { c.end(id, one) })
 	c.open[id] = one
-	return command.Chat{ID: id, Model: model}, nil
+	return command.Chat{ID: id, Model: model, PromptTokens: prompt, AnswerTokens: answer}, nil
 }
 
 // run performs a request.

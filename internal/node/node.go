@@ -44,6 +44,7 @@ type Config struct {
 	Name    string       // name of the node; each store belongs to exactly one node
 	Cells   int          // number of cells; 0 means one per processor
 	Limits  dispatcher.Limits
+	Budget  Budget
 	Routing dispatcher.Routing // parts of detached calls that are off
 	// Outbound configures the egress. Open sets its token and its logger.
 	Outbound outbound.Config
@@ -210,7 +211,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	present := devices.New(func() actor.Time { return actor.Time(time.Now().UnixNano()) })
 	e, err := engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.store.End().Batch, Log: n.log, Store: n.store, Queries: queriesOf(n.store), Sessions: n.log, Agents: definitions, Former: former,
-		Tools: n.catalog.catalog.Registry, Outbound: n.outbound, Devices: present, Models: n.outbound.Models(), Limits: c.Limits, Routing: c.Routing, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
+		Tools: n.catalog.catalog.Registry, Outbound: n.outbound, Devices: present, Models: n.outbound.Models(), Limits: c.Limits, Spending: c.Budget.spending(n.outbound, &c.Outbound), Routing: c.Routing, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
 		Trace: n.trace.recorder(), Resumes: c.resumes(), Lease: c.lease(),
 	})
 	if err != nil {

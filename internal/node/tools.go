@@ -42,8 +42,12 @@ func (c toolCommands) approvals(ctx context.Context, by *actor.Principal, q comm
 		return out, errorOf(err)
 	}
 	for _, a := range pending {
-		out.All = append(out.All, command.Approval{ID: a.ID, Actor: a.Actor, Root: a.Root, Tool: a.Tool, Args: a.Args, Summary: a.Summary,
-			Principal: a.Principal, Created: a.Created, Until: a.Until, Approver: a.Approver})
+		one := command.Approval{ID: a.ID, Actor: a.Actor, Root: a.Root, Tool: a.Tool, Args: a.Args, Summary: a.Summary,
+			Principal: a.Principal, Created: a.Created, Until: a.Until, Approver: a.Approver}
+		if a.Raise != nil {
+			one.Budget, one.Raise = true, *a.Raise
+		}
+		out.All = append(out.All, one)
 	}
 	return pageOf(out.All, q), nil
 }
@@ -131,7 +135,7 @@ func (c toolCommands) call(ctx context.Context, by *actor.Principal, id runs.Too
 // waitingCall returns the state of a tool call that waits for a decision.
 func waitingCall(owner command.Owner, a *runtime.Approval) command.ToolCall {
 	return command.ToolCall{Owner: owner, Chain: a.Chain, Principal: a.Principal, Approver: a.Approver, Call: runs.ToolCall{
-		ID: a.ID, Name: a.Tool, OnDevice: a.OnDevice, Status: runs.ToolStatusWaitingApproval, Decision: runs.RequireApproval.String(), Rule: a.Rule,
+		ID: a.ID, Name: a.Tool, OnDevice: a.OnDevice, Budget: a.Raise != nil, Status: runs.ToolStatusWaitingApproval, Decision: runs.RequireApproval.String(), Rule: a.Rule,
 		Approval: &runs.Approval{Status: runs.ApprovalStatusPending, Summary: a.Summary, Created: a.Created, Until: a.Until},
 		Args:     string(a.Args), Created: a.Created,
 	}}

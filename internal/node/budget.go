@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// Budget is what runs may spend on models. The zero value is any amount.
+type Budget struct {
+	Tree *actor.Purse // a run that a client has begun, and all runs below it; nil: any amount
+	Ask  bool         // a request beyond the budget waits for a person instead of being refused
+}
+
+func (b *Budget) spending(o *outbound.Outbound, c *outbound.Config) runtime.Spending {
+	return runtime.Spending{Tree: b.Tree, Ask: b.Ask, Models: o.Costs(), Currency: cmp.Or(c.Currency, outbound.DefaultCurrency)}
+}
