@@ -11,6 +11,9 @@ type Usage struct {
 	Cost                 int64 // of these, in millionths of the currency of the configuration; 0 without them
 }
 
+// Micro is the number of Usage.Cost of one unit of the currency.
+const Micro = 1_000_000
+
 // UsageMax is the maximum of each count. JSON represents every count up to it exactly.
 const UsageMax = 1<<53 - 1
 

@@ -22,7 +22,7 @@ type Price struct {
 
 // Bounds of prices.
 const (
-	Micro    = 1_000_000             // micros of one unit of the currency
+	Micro    = actor.Micro           // micros of one unit of the currency
 	PriceMax = Micro * 1_000_000     // micros for a million tokens
 	CostMax  = int64(actor.UsageMax) // micros
 )

@@ -439,7 +439,7 @@ func executeShown(t *testing.T, c shownCommand, words []string, s *server, intac
 	switch words[0] {
 	case "doctor":
 		words[1] = intact
-	case "runs":
+	case "runs", "usage":
 		*value("--data") = intact
 	case "restore":
 		words[1], *value("--data") = intact, filepath.Join(t.TempDir(), "data")

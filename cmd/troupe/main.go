@@ -29,6 +29,7 @@ type CLI struct {
 
 	Tasks     TasksCmd     `cmd:"" help:"List and show detached calls between agents."`
 	Schedules SchedulesCmd `cmd:"" help:"List the messages that agents get at their times."`
+	Usage     UsageCmd     `cmd:"" help:"Show tokens and money by day, user, agent and model."`
 	Sessions  SessionsCmd  `cmd:"" help:"List, show and delete conversations."`
 	Nodes     NodesCmd     `cmd:"" help:"List the orchestrators of a cluster, and have one leave."`
 

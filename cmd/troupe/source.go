@@ -105,6 +105,7 @@ type source interface {
 	events(id actor.CallID, after uint64, wait time.Duration) ([]byte, error)
 	prompts(id actor.CallID, after uint64, limit int) ([]byte, error)
 	steps(id actor.CallID, after uint64, limit int, prompts bool) ([]byte, error)
+	usage(q url.Values) ([]byte, error) // the parameters of GET /v1/usage
 	close() error
 }
 
@@ -163,6 +164,15 @@ func (f closedStore) runs(q url.Values) ([]byte, error) {
 	}
 	found, err := f.view.Runs(command.RunsQuery{Filter: list.Filter, Before: list.Before, Limit: limit})
 	return list.AppendJSON(nil, &found.Page, ""), err
+}
+
+func (f closedStore) usage(q url.Values) ([]byte, error) {
+	list, r := ingress.ParseUsageList(nil, f.view.Tenant, actor.Time(time.Now().UnixNano()), queryParam(q))
+	if r != nil {
+		return nil, r
+	}
+	page, err := f.view.Usage(gateway.UsageQuery(&list, command.UsageRowsMax))
+	return gateway.AppendUsage(nil, &list, &page), err
 }
 
 func (f closedStore) run(id actor.CallID) ([]byte, error) {
@@ -303,6 +313,7 @@ func (c client) newRequest(ctx context.Context, method, path string, body []byte
 }
 
 func (c client) runs(q url.Values) ([]byte, error)   { return c.get("/v1/runs?" + encodeQuery(q)) }
+func (c client) usage(q url.Values) ([]byte, error)  { return c.get("/v1/usage?" + encodeQuery(q)) }
 func (c client) run(id actor.CallID) ([]byte, error) { return c.get("/v1/runs/" + id.String()) }
 func (c client) close() error                        { return nil }
 
@@ -327,9 +338,11 @@ func (c client) get(path string) ([]byte, error) {
 	return body, err
 }
 
-// encodeQuery returns the parameters as a query. Times keep their colons, because a
+// encodeQuery returns the parameters as a query. Times keep their colons and lists their commas, because a
 // server accepts no escapes.
-func encodeQuery(q url.Values) string { return strings.ReplaceAll(q.Encode(), "%3A", ":") }
+func encodeQuery(q url.Values) string {
+	return strings.NewReplacer("%3A", ":", "%2C", ",").Replace(q.Encode())
+}
 
 // allOf gets all pages of a list, such as /v1/agents, and returns their elements, at least an empty list.
 func allOf[T any](c client, path string) ([]T, error) {

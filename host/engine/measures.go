@@ -55,6 +55,7 @@ type series struct {
 	took          histogram
 	outcomes      [reasonCount]atomic.Uint64 // by reason; 0 is success
 	input, output atomic.Int64               // tokens
+	cost          atomic.Int64               // micros
 	outstanding   atomic.Int64               // of an agent: unanswered calls
 	used          atomic.Bool                // changed since the last sweep
 }
@@ -83,12 +84,14 @@ func (s *series) add(o *series) {
 	}
 	s.input.Add(o.input.Load())
 	s.output.Add(o.output.Load())
+	s.cost.Add(o.cost.Load())
 	s.outstanding.Add(o.outstanding.Load())
 }
 
 func (s *series) recordUsage(u upstream.Usage) {
 	s.input.Add(max(u.Input, 0))
 	s.output.Add(max(u.Output, 0))
+	s.cost.Add(max(u.Cost, 0))
 }
 
 // sweepEvery is the minimum time between two sweeps of the names of a kind.
@@ -360,6 +363,7 @@ func (e *Engine) addSeries(s *command.Stats) {
 			series.took.addTo(&sum.Took)
 			sum.InputTokens += uint64(series.input.Load())
 			sum.OutputTokens += uint64(series.output.Load())
+			sum.CostMicros += uint64(series.cost.Load())
 			for i := range outcomes[key] {
 				outcomes[key][i] += series.outcomes[i].Load()
 			}

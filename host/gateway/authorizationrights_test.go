@@ -123,6 +123,7 @@ var routeRights = []routeRight{
 	{"POST /v1/runs/{id}:signal", "send signals", "/v1/runs/{run}:signal", `{"name":"go"}`, 200, noRun},
 	{"POST /v1/runs/{id}:cancel", "cancel", "/v1/runs/{run}:cancel", "", 200, noRun},
 	{"POST /v1/runs/{id}:retry", "retry", "/v1/runs/{run}:retry", "", 200, noRun},
+	{"GET /v1/usage", "see runs", "/v1/usage", "", 200, own},
 	{"GET /v1/sessions", "see sessions", "/v1/sessions", "", 200, own},
 	{"POST /v1/sessions", "change sessions", "/v1/sessions", `{"title":"x","session_id":"{session}"}`, 201, own},
 	{"GET /v1/sessions/{id}", "see sessions", "/v1/sessions/{session}", "", 200, noSession},

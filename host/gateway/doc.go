@@ -35,6 +35,7 @@
 //	GET             /v1/sessions/{id}/events
 //	GET             /v1/sessions/{id}/state
 //	GET             /v1/schedules
+//	GET             /v1/usage
 //	GET             /v1/tasks
 //	GET             /v1/tasks/{id}
 //	POST            /v1/tasks/{id}:cancel

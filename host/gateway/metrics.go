@@ -116,6 +116,7 @@ var (
 	modelDurationDesc    = newDesc("model_duration_seconds", "Time to the whole answer of a model, by model.", "model")
 	modelCallsDesc       = newDesc("model_calls_total", "Model calls by model and outcome: ok, or the code of the refusal.", "model", "outcome")
 	modelTokensDesc      = newDesc("model_tokens_total", "Tokens reported by models.", "model", "direction")
+	modelCostDesc        = newDesc("model_cost_total", "Cost of the answers of models that have a price, in the currency of the configuration.", "model")
 	waitDurationDesc     = newDesc("wait_duration_seconds", "Time that runs waited for a signal or an approval.")
 	mcpUpDesc            = newDesc("mcp_server_up", "1 if the MCP server is available, else 0.", "server")
 	mcpToolsDesc         = newDesc("mcp_server_tools", "Tools of the accepted list of the MCP server.", "server")
@@ -146,7 +147,7 @@ const outstandingAgentsMax = 10
 // Describe implements prometheus.Collector.
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
-		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc, routesDesc,
+		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, modelCostDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc, routesDesc,
 		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc, promptsDesc, promptBytesDesc, spansDesc, spansWaitingDesc, clusterMembersDesc, clusterEpochDesc, clusterLeaseDesc} {
 		out <- d
 	}
@@ -208,6 +209,7 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 			duration, calls = modelDurationDesc, modelCallsDesc
 			put(modelTokensDesc, counter, float64(t.InputTokens), t.Name, "input")
 			put(modelTokensDesc, counter, float64(t.OutputTokens), t.Name, "output")
+			put(modelCostDesc, counter, float64(t.CostMicros)/actor.Micro, t.Name)
 		}
 		histogram(duration, t.Took, command.DurationBounds, t.Name)
 		for _, o := range t.Outcomes {

@@ -92,6 +92,7 @@ func (s *Server) routes() []route {
 		{get, "/v1/runs/{id}/events", read, []string{"after", "limit", "wait_ms", "tree", userParam}, eventRoutes{s}.getEvents},
 		{get, "/v1/runs/{id}/prompts", operator, []string{"after", "limit", userParam}, promptRoute{s}.list},
 		{get, "/v1/runs/{id}/steps", operator, []string{"after", "limit", "prompts", userParam}, stepRoute{s}.list},
+		{get, usageRoute, read, slices.Concat(page, user, ingress.UsageParams), usageRoutes{s}.report},
 		{post, "/v1/runs/{id}:signal", call, user, s.signalRun},
 		{post, "/v1/runs/{id}:cancel", call, user, s.cancelRun},
 		{post, "/v1/runs/{id}:retry", call, user, retryRoute{s}.retryRun},
@@ -224,7 +225,7 @@ func (t routeTable) scope(method, path []byte) (scope ingress.Scope, ok bool) {
 }
 
 // params are the names of all query parameters. A name has one meaning on all routes.
-var params = slices.Concat([]string{"after", "agent", "before", "cancel", "cursor", "limit", "prompts", "scope", "timeout_ms", "tree", userParam, "version", "wait_ms"}, ingress.RunParams)
+var params = slices.Concat([]string{"after", "agent", "before", "cancel", "cursor", "limit", "prompts", "scope", "timeout_ms", "tree", userParam, "version", "wait_ms"}, ingress.RunParams, ingress.UsageParams)
 
 // checkRoutes returns an error for the first mistake in a table.
 func checkRoutes(all []route) error {

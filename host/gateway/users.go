@@ -71,7 +71,7 @@ func (c *caller) named(ctx *fasthttp.RequestCtx, path string) (_ *caller, p *pro
 		}
 	}
 	if ctx.QueryArgs().Has(userParam) {
-		return c.in(string(ctx.QueryArgs().Peek(userParam)), path == runsRoute || path == approvalsRoute || path == schedulesRoute)
+		return c.in(string(ctx.QueryArgs().Peek(userParam)), path == runsRoute || path == approvalsRoute || path == schedulesRoute || path == usageRoute)
 	}
 	return c, nil
 }
@@ -96,7 +96,7 @@ func (c *caller) in(user string, lists bool) (*caller, *problem) {
 	case user == ingress.EveryUser && lists:
 		namespace, err = user, nil
 	case user == ingress.EveryUser:
-		err = errors.New("want one user: only GET " + runsRoute + ", GET " + approvalsRoute + " and GET " + schedulesRoute + " list those of all")
+		err = errors.New("want one user: only GET " + runsRoute + ", GET " + approvalsRoute + ", GET " + schedulesRoute + " and GET " + usageRoute + " show those of all")
 	}
 	switch {
 	case err != nil:

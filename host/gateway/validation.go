@@ -285,7 +285,7 @@ func checkTarget(h *fasthttp.RequestHeader) *problem {
 	case !consistsOf(path, &pathBytes):
 		detail = "the path may contain only letters, digits, '.', '_', ':', '-' and '/', and no escapes"
 	case !consistsOf(query, &queryBytes):
-		detail = "the query may contain only letters, digits, '.', '_', ':', '-', '*', '=' and '&', and no escapes"
+		detail = "the query may contain only letters, digits, '.', '_', ':', '-', '*', ',', '=' and '&', and no escapes"
 	default:
 		for from, i := 1, 1; i <= len(path); i++ {
 			if i < len(path) && path[i] != '/' {
@@ -309,7 +309,7 @@ func checkTarget(h *fasthttp.RequestHeader) *problem {
 var questionMark = []byte("?")
 
 // Bytes allowed in paths, in queries and in host names.
-var pathBytes, queryBytes, hostBytes = alphanumericAnd("/._:-"), alphanumericAnd("._:=&*-"), alphanumericAnd(".-_")
+var pathBytes, queryBytes, hostBytes = alphanumericAnd("/._:-"), alphanumericAnd("._:=&*,-"), alphanumericAnd(".-_")
 
 // alphanumericAnd returns the set of ASCII letters, digits and the bytes of the
 // argument more.

@@ -155,6 +155,7 @@ type TargetStats struct {
 	Outcomes     []OutcomeStats
 	InputTokens  uint64 // of a model, as it reported
 	OutputTokens uint64
+	CostMicros   uint64 // of these answers, of a model that has a price
 }
 
 // OutcomeStats counts the answers with one reason.

@@ -17,11 +17,11 @@ var (
 	queries = newWire([]Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{},
 		SessionsQuery{}, SessionQuery{}, MessagesQuery{}, ContextQuery{}, OpenRunQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{},
 		SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, BackupQuery{}, ModelsQuery{},
-		ChatQuery{}, ChatPartQuery{}, TasksQuery{}, WorkingQuery{}, MemoryQuery{}, SchedulesQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}})
+		ChatQuery{}, ChatPartQuery{}, TasksQuery{}, WorkingQuery{}, MemoryQuery{}, SchedulesQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}, UsageQuery{}})
 	results = newWire([]Result{Agents{}, Owner{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{},
 		Sessions{}, Session{}, Messages{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{},
 		SessionEvents{}, SessionEnd{}, DeviceCalls{}, Gateway{}, External{}, Permit{}, Backup{}, Models{},
-		Chat{}, ChatPart{}, Tasks{}, Working{}, Memory{}, Schedules{}, SessionState{}, Prompts{}, Steps{}})
+		Chat{}, ChatPart{}, Tasks{}, Working{}, Memory{}, Schedules{}, SessionState{}, Prompts{}, Steps{}, Usage{}})
 )
 
 // names encodes a list of names.

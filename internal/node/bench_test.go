@@ -17,6 +17,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // talkedNode returns a node after so many messages to each of some sessions.
@@ -126,4 +127,29 @@ func BenchmarkSessionsPage(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed())/float64(pages), "ns/page")
 	b.ReportMetric(float64(processorTime(b)-start)/float64(pages), "cpu-ns/page")
+}
+
+// BenchmarkUsage reports what 100,000 runs used by day, user, agent and model.
+func BenchmarkUsage(b *testing.B) {
+	native := agents.Define("talker", "1", "Asks the scripted model.", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		return t.Model(agents.ModelRequest{Model: "scripted"})
+	})))
+	native.Transcript = actor.TranscriptNone
+	n, err := Open(Config{Data: filepath.Join(b.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1, Native: []actor.Definition{native}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := n.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	talk(b, n, "s-", 1000, 100)
+	today := runs.DayOf(actor.Time(time.Now().UnixNano()))
+	for b.Loop() {
+		page, err := command.Find(b.Context(), n, benchBy, command.UsageQuery{From: today - 1, To: today, By: runs.UsageColumns, Limit: 1000})
+		if err != nil || page.Total.Runs != 100_000 || page.Total.Answers != 100_000 || page.Total.Usage.Total == 0 {
+			b.Fatal(page.Total, err)
+		}
+	}
 }

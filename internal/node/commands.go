@@ -39,6 +39,8 @@ type Commands struct {
 	remote  func() []command.MCPStats // nil: the node has no MCP servers
 	chats   *chats                    // nil: the node has no models
 
+	currency string // of the prices of models
+
 	memories *memories // nil: the node does not remember
 
 	schedules *schedules // nil: the node sends no messages
@@ -246,6 +248,15 @@ func (c *Commands) lookup(ctx context.Context, in command.Lookup) (command.Resul
 			return nil, actor.Refuse(actor.Rejected, "the runs of all users need the scope %s", ingress.ScopeOperator)
 		}
 		return read(ctx, c, &in.By, func(v View) (command.EveryRun, error) { return v.EveryRun(q) })
+	case command.UsageQuery:
+		if q.EveryUser && !ingress.Allows(in.By, ingress.ScopeOperator) {
+			return nil, actor.Refuse(actor.Rejected, "the usage of all users needs the scope %s", ingress.ScopeOperator)
+		}
+		return read(ctx, c, &in.By, func(v View) (command.Usage, error) {
+			out, err := v.Usage(q)
+			out.Currency = c.currency
+			return out, err
+		})
 	case command.WaitingQuery:
 		return read(ctx, c, &in.By, func(v View) (command.Waiting, error) { return v.Waiting(q.Run) })
 	case command.EventsQuery:

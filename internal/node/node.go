@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -226,6 +227,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands.prompts = n.prompts
 	n.Commands.database.of(n.store, c.Cluster)
 	n.Commands.storage = newStorageShares(readUsage(n.store), log)
+	n.Commands.currency = cmp.Or(c.Outbound.Currency, outbound.DefaultCurrency)
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
 	if c.Memory {
 		n.Commands.memories = newMemories(n.Commands, &forgets{path: filepath.Join(c.Data, ForgetsFile)})

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// Usage returns a page of what runs used, by their summaries. The whole report is made for each page.
+func (v View) Usage(q command.UsageQuery) (out command.Usage, err error) {
+	out = command.Usage{From: q.From, To: q.To, By: q.By}
+	switch {
+	case q.From > q.To:
+		return out, actor.Refuse(actor.Invalid, "from is after to")
+	case q.To-q.From >= command.UsageDaysMax:
+		return out, actor.Refuse(actor.Invalid, "from %s to %s are %d days: want at most %d", q.From, q.To, int64(q.To-q.From+1), command.UsageDaysMax)
+	case !q.Sorted():
+		return out, actor.Refuse(actor.Invalid, "by: want columns of %v in this order", runs.UsageColumns)
+	}
+	if err := checkLimit(q.Limit, command.UsageRowsMax); err != nil {
+		return out, err
+	}
+	tenants := []string{v.Tenant}
+	if q.EveryUser {
+		if tenants, err = v.Log.Tenants(); err != nil {
+			return out, err
+		}
+	}
+	report := runs.NewUsageReport(q.By)
+	filter := runs.Filter{Since: q.From.Begin(), Until: (q.To + 1).Begin(), Calls: true, System: true}
+	read := 0
+	for _, tenant := range tenants {
+		for before := (actor.CallID{}); ; {
+			page, err := v.Log.Runs(tenant, filter, before, store.ListedRowsMax)
+			if err != nil {
+				return out, err
+			}
+			if read += len(page.All); read > command.UsageRunsMax {
+				return out, actor.Refuse(actor.Invalid, "the days have more than %d runs: narrow from and to", command.UsageRunsMax)
+			}
+			for i := range page.All {
+				if !report.Add(&page.All[i]) {
+					return out, actor.Refuse(actor.Invalid, "the report has more than %d rows: narrow from and to, or group by less", runs.UsageRowsMax)
+				}
+			}
+			if before = page.Next; before.IsZero() {
+				break
+			}
+		}
+	}
+	var after *runs.UsageKey
+	if q.Paged {
+		after = &q.After
+	}
+	out.Rows, out.More = report.After(after, q.Limit)
+	out.Total = report.Total
+	return out, nil
+}
