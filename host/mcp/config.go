@@ -147,6 +147,7 @@ func (c *Config) String() string {
 // Times of servers. Tests shorten them.
 type times struct {
 	connect    time.Duration // to start a server and read its list
+	compile    time.Duration // in addition, for a module
 	grace      time.Duration // for a process to end, before each signal
 	backoff    time.Duration // delay after the first failure
 	backoffMax time.Duration
@@ -156,5 +157,5 @@ type times struct {
 	watch      time.Duration // between two looks at the files of accepted lists
 }
 
-var defaultTimes = times{connect: 30 * time.Second, grace: 2 * time.Second, backoff: time.Second, backoffMax: time.Minute,
+var defaultTimes = times{connect: 30 * time.Second, compile: 2 * time.Minute, grace: 2 * time.Second, backoff: time.Second, backoffMax: time.Minute,
 	relist: time.Minute, announced: 5 * time.Second, warned: time.Minute, watch: 2 * time.Second}

@@ -135,6 +135,7 @@ func (s *server) run() {
 	ctx, t := s.set.ctx, &s.set.options.times
 	delay := t.backoff
 	tried, forgotten := s.accepted == nil, false
+	defer time.AfterFunc(t.connect, s.closeTried).Stop() // a node does not wait for a compiler
 	for ctx.Err() == nil {
 		s.setLink(nil, nil, time.Time{})
 		begin := time.Now()
@@ -177,6 +178,8 @@ func (s *server) hasServed() bool {
 }
 
 func (s *server) closeTried() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	select {
 	case <-s.tried:
 	default:
@@ -184,9 +187,18 @@ func (s *server) closeTried() {
 	}
 }
 
+// connectTime returns the maximum time to open a session. A module is compiled in it, once for all starts.
+func (s *server) connectTime() time.Duration {
+	t := &s.set.options.times
+	if s.config.Wasm == "" {
+		return t.connect
+	}
+	return t.connect + t.compile
+}
+
 // serve opens a session, again if the server has forgotten the last one, and returns the reason of its end.
 func (s *server) serve(ctx context.Context, reopened bool) error {
-	starting, cancel := context.WithTimeout(ctx, s.set.options.times.connect)
+	starting, cancel := context.WithTimeout(ctx, s.connectTime())
 	defer cancel()
 	l, err := s.connect(starting)
 	if err != nil {
@@ -313,7 +325,7 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 		return l, nil
 	}
 	if ctx.Err() != nil {
-		err = fmt.Errorf("it did not open a session within %s", o.times.connect)
+		err = fmt.Errorf("it did not open a session within %s", s.connectTime())
 	}
 	err = l.cause(err)
 	l.close()
