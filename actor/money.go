@@ -8,11 +8,8 @@ import (
 	"strings"
 )
 
-// Money is counted in micros, millionths of one unit of the currency of the configuration.
-const (
-	Micro    = 1_000_000
-	MoneyMax = Micro * 1_000_000_000 // the largest amount that ParseMoney reads
-)
+// MoneyMax is the largest amount that ParseMoney reads, in micros.
+const MoneyMax = Micro * 1_000_000_000
 
 // ParseMoney returns the micros of an amount in units of the currency, such as 2.50.
 func ParseMoney(units float64) (int64, error) { return ParseMicros(units, MoneyMax, "an amount") }
