@@ -22,22 +22,28 @@ func (p *Purse) Covers(amount Purse) bool {
 }
 
 // Less returns the purse without an amount that was taken from it. It is empty if the amount is larger.
-func (p *Purse) Less(amount *Purse) *Purse { return p.changed(amount, -1) }
+func (p *Purse) Less(amount *Purse) *Purse {
+	return p.with(amount, func(a, b int64) int64 { return max(a-b, min(a, 0)) })
+}
 
-// Plus returns the purse with an amount that comes back. The amount is negative if more was spent than taken.
-func (p *Purse) Plus(amount *Purse) *Purse { return p.changed(amount, 1) }
+// Plus returns the purse with an amount that comes back. The amount is negative if more was spent than taken, and so
+// may be the purse: the callers above are charged too.
+func (p *Purse) Plus(amount *Purse) *Purse {
+	return p.with(amount, func(a, b int64) int64 { return min(max(a+b, -UsageMax), UsageMax) })
+}
 
-func (p *Purse) changed(amount *Purse, sign int64) *Purse {
+// with combines the limited amounts.
+func (p *Purse) with(amount *Purse, f func(a, b int64) int64) *Purse {
 	if p == nil || amount == nil {
 		return p
 	}
-	sum := func(a, b int64) int64 {
+	combine := func(a, b int64) int64 {
 		if a == NoLimit || b == NoLimit {
 			return a
 		}
-		return min(max(a+sign*b, 0), UsageMax)
+		return f(a, b)
 	}
-	return &Purse{sum(p.Tokens, amount.Tokens), sum(p.Micros, amount.Micros)}
+	return &Purse{combine(p.Tokens, amount.Tokens), combine(p.Micros, amount.Micros)}
 }
 
 // Empty returns a purse with the same limits and nothing in it.
@@ -52,7 +58,7 @@ func (p *Purse) Part(n int, keep *Purse) *Purse {
 		if a == NoLimit {
 			return a
 		}
-		return a / int64(max(n, 1))
+		return max(a, 0) / int64(max(n, 1))
 	}
 	left := p.Less(keep)
 	return &Purse{part(left.Tokens), part(left.Micros)}
@@ -69,7 +75,8 @@ func (p *Purse) Capped(most *Purse) *Purse {
 	return &Purse{min(p.Tokens, most.Tokens), min(p.Micros, most.Micros)}
 }
 
-// Left returns what is left of an amount that was taken, after what was spent. It is negative if that is more.
+// Left returns what is left of an amount that was taken, after what was spent. It is negative if that is more. A total
+// below its parts is not believed.
 func (p *Purse) Left(spent Usage) *Purse {
 	if p == nil {
 		return nil
@@ -80,7 +87,7 @@ func (p *Purse) Left(spent Usage) *Purse {
 		}
 		return a - spent
 	}
-	return &Purse{left(p.Tokens, spent.Total), left(p.Micros, spent.Cost)}
+	return &Purse{left(p.Tokens, max(spent.Total, spent.Input+spent.Output)), left(p.Micros, spent.Cost)}
 }
 
 // Purse appends a purse that is not nil.

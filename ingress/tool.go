@@ -112,7 +112,9 @@ func (b *decisionBody) decision() (out signals.Decide, r *actor.Refusal) {
 	if out, r = CheckDecision(*b.Decision, reason); r != nil || b.Raise == nil {
 		return out, r
 	}
-	out.Raise = &signals.Raise{}
+	if out.Raise = (&signals.Raise{}); !out.Approve {
+		return out, invalid("raise", "a rejection raises no budget")
+	}
 	if n := b.Raise.Tokens; n != nil {
 		if out.Raise.Tokens = *n; *n < 0 || *n > actor.UsageMax {
 			return out, invalid("raise.tokens", "got %d, want a number of tokens from 0", *n)
@@ -123,6 +125,9 @@ func (b *decisionBody) decision() (out signals.Decide, r *actor.Refusal) {
 		if out.Raise.Micros, err = actor.ParseMoney(*n); err != nil {
 			return out, invalid("raise.money", "%v", err)
 		}
+	}
+	if *out.Raise == (signals.Raise{}) {
+		return out, invalid("raise", "want tokens or money above 0; without raise the budget gets as much again as a tree has")
 	}
 	return out, nil
 }

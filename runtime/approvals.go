@@ -95,6 +95,15 @@ func (s received) decide() *actor.Refusal {
 	}
 	c, t := s.cell, s.turn
 	by := store.ShownAsk{Principal: s.call.Principal, Origin: s.call.Origin}
+	switch given := d.Raise.Purse(); {
+	case given == nil:
+	case !isBudget(&t.run.Last()[i]):
+		return actor.Refuse(actor.Invalid, "raise: the approval is of a tool call, not of a budget")
+	default:
+		if refusal := (purses{c, t}).checkRaise(given); refusal != nil {
+			return refusal
+		}
+	}
 	s.accept()
 	if isBudget(&t.run.Last()[i]) && d.Approve {
 		s.raise(i, &d, by)

@@ -35,6 +35,8 @@ type ModelCost struct {
 const (
 	// AnswerTokensDefault is taken for the answer of a model if the request names no maximum, and is its maximum then.
 	AnswerTokensDefault = 4096
+	// tokensMost bounds what a request may name, so that sums do not overflow.
+	tokensMost = actor.UsageMax / 2
 	// keptPart is the part of a purse that calls are not given if the agent reserves nothing: the caller needs it to
 	// use their answers.
 	keptPart = 8
@@ -67,11 +69,8 @@ func (s purses) keep() *actor.Purse {
 // share returns the part of the purse that each of n calls is given.
 func (s purses) share(n int) *actor.Purse { return s.turn.purse.Part(n, s.keep()) }
 
-// give takes the part of a call from the purse.
+// give takes the part of a call from the purse. A callee has its own budget also if its caller has none.
 func (s purses) give(share *actor.Purse, callee *actor.Definition) *actor.Purse {
-	if share == nil {
-		return nil
-	}
 	if callee != nil {
 		share = share.Capped(callee.Purse)
 	}
@@ -114,9 +113,10 @@ func (s purses) most(out *actor.Ask) (need actor.Purse, priced bool) {
 	}
 	cost := s.cell.spending.Models[out.Name]
 	answer = cmp.Or(answer, cost.AnswerTokens, AnswerTokensDefault)
+	prompt, answer = min(max(prompt, 0), tokensMost), min(max(answer, 0), tokensMost)
 	need = actor.Purse{Tokens: actor.NoLimit, Micros: actor.NoLimit}
 	if s.turn.purse.Tokens != actor.NoLimit {
-		need.Tokens = min(prompt+answer, actor.UsageMax)
+		need.Tokens = prompt + answer
 	}
 	if s.turn.purse.Micros != actor.NoLimit {
 		need.Micros = cost.Price.Worst(prompt, answer)
@@ -139,12 +139,12 @@ func (s purses) missing(model string, need actor.Purse, priced bool) string {
 	}
 	var all []string
 	if left := s.turn.purse.Tokens; need.Tokens != actor.NoLimit && need.Tokens > left {
-		all = append(all, fmt.Sprintf("up to %d tokens, and %d are left", need.Tokens, left))
+		all = append(all, fmt.Sprintf("up to %d tokens, and %d are left", need.Tokens, max(left, 0)))
 	}
 	if left := s.turn.purse.Micros; need.Micros != actor.NoLimit && need.Micros > left {
-		all = append(all, fmt.Sprintf("up to %s, and %s is left", s.money(need.Micros), s.money(left)))
+		all = append(all, fmt.Sprintf("up to %s, and %s is left", s.money(need.Micros), s.money(max(left, 0))))
 	}
-	return fmt.Sprintf("the answer of model %s may take %s of the budget of the run", model, strings.Join(all, "; "))
+	return fmt.Sprintf("the request to model %s may take %s of the budget of the run; max_tokens of the agent or model bounds its answers", model, strings.Join(all, "; "))
 }
 
 func (s purses) money(micros int64) string {
@@ -171,6 +171,24 @@ func (s purses) raise(a *store.Asked, given *actor.Purse) *actor.Purse {
 		given = &actor.Purse{}
 	}
 	return &actor.Purse{Tokens: add(given.Tokens, a.Purse.Tokens, purse.Tokens), Micros: add(given.Micros, a.Purse.Micros, purse.Micros)}
+}
+
+// checkRaise returns a refusal of an amount that would not change the budget of the run.
+func (s purses) checkRaise(given *actor.Purse) *actor.Refusal {
+	if given == nil {
+		return nil
+	}
+	purse, refusal := s.turn.run.Purse, (*actor.Refusal)(nil)
+	switch {
+	case purse.Tokens == actor.NoLimit && given.Micros == 0:
+		refusal = actor.Refuse(actor.Invalid, "raise: the budget of the run has no limit of tokens: want money")
+	case purse.Micros == actor.NoLimit && given.Tokens == 0:
+		refusal = actor.Refuse(actor.Invalid, "raise: the budget of the run has no limit of money: want tokens")
+	default:
+		return nil
+	}
+	refusal.Field = "raise"
+	return refusal
 }
 
 // unspent returns what comes back of what an ask that is no call was given.

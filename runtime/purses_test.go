@@ -75,7 +75,7 @@ func TestPurseOfTree(t *testing.T) {
 		{"money of a model without a price", micros(1000), upstream.Price{}, 1, spent(50, 300), "Budget", micros(1000)},
 		{"a limit of tokens needs no price", tokens(100), upstream.Price{}, 1, spent(50, 300), "ok", tokens(50)},
 		{"more than was reserved", tokens(120), upstream.Price{}, 2, spent(90, 0), "ok Budget", tokens(30)},
-		{"much more than there is", tokens(120), upstream.Price{}, 2, spent(500, 0), "ok Budget", tokens(0)},
+		{"much more than there is", tokens(120), upstream.Price{}, 2, spent(500, 0), "ok Budget", tokens(-380)},
 		{"usage that is not reported is all of it", tokens(120), upstream.Price{}, 3, silent, "ok ok Budget", tokens(20)},
 		{"an unknown outcome is charged", tokens(120), upstream.Price{}, 3, unknown, "Unknown Unknown Budget", tokens(20)},
 		{"a refusal is not", tokens(60), upstream.Price{}, 3, actor.Answer{Refusal: actor.Refuse(actor.Busy, "later")}, "Busy Busy Busy", tokens(60)},
@@ -127,6 +127,49 @@ func TestPurseOfAgent(t *testing.T) {
 	n.want(id, "ok ok")
 	if got := n.replies[id].Purse; *got != *tokens(300 - 40 - 40) { // b asks while it has 50 of 70
 		t.Errorf("got %+v", got)
+	}
+}
+
+// An agent has its budget also if its caller has none.
+func TestPurseOfCalleeAlone(t *testing.T) {
+	n := newNode(t, 1, agent("a", calling("b")), agent("b", thinking(3), func(d *actor.Definition) { d.Purse = tokens(70) }))
+	id := n.send("a", "go")
+	n.answerModels(func(int, externalCall) actor.Answer { return spent(20, 0) })
+	n.want(id, "a(ok ok Budget)")
+}
+
+// A call that spends more than it was given is charged to its caller.
+func TestPurseOfCallerIsCharged(t *testing.T) {
+	n := newNode(t, 1, agent("a", calling("b", "c")), agent("b", thinking(1)), agent("c", thinking(1)))
+	n.spending = Spending{Tree: tokens(800)}
+	n.restart(1)
+	id := n.send("a", "go")
+	n.answerModels(func(int, externalCall) actor.Answer { return spent(900, 0) })
+	n.want(id, "a(okBudget)")
+	if got := *n.replies[id].Purse; got != *tokens(-100) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// What an approval adds must be of a kind that the budget has, and a tool call has none.
+func TestRaiseIsChecked(t *testing.T) {
+	n := newNode(t, 1, agent("thinker", thinking(1)))
+	n.spending = Spending{Tree: tokens(10), Ask: true}
+	n.restart(1)
+	n.send("thinker", "go")
+	a := n.pending()[0]
+	n.want(n.raising(a, `,"raise":{"micros":5}`), "Invalid")
+	if len(n.pending()) != 1 || len(n.external) != 0 {
+		t.Error("the approval was decided")
+	}
+	n.raising(a, `,"raise":{"tokens":50,"micros":5}`)
+	if len(n.external) != 1 {
+		t.Error("the request was not sent")
+	}
+	tool, _ := toolNode(t, declared(pay))
+	tool.want(tool.raising(tool.pending()[0], `,"raise":{"tokens":5}`), "Invalid")
+	if len(tool.pending()) != 1 {
+		t.Error("the call was decided")
 	}
 }
 
@@ -297,6 +340,11 @@ func TestPurseOfAddedModel(t *testing.T) {
 	}
 	if r := add(10, 56).Refusal; r != nil {
 		t.Error(r)
+	}
+	for _, most := range []int{1 << 62, 1<<63 - 1, actor.UsageMax, -1 << 63} { // sums do not overflow
+		if r := add(1<<62, most).Refusal; r == nil || r.Reason != actor.Budget {
+			t.Errorf("%d tokens: got %v", most, r)
+		}
 	}
 	if got := strings.Count(n.types(m.run), "llm_call_started"); got != 2 {
 		t.Errorf("%d requests in the run, want 2", got)

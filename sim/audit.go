@@ -67,7 +67,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, BreakerIsolates, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, OutcomesStay, ModelRequestEndsOnce, WorkflowStepOnce, HandoffKeepsContext, NeverOverspent, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, BreakerIsolates, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, NeverOverspent, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, OutcomesStay, ModelRequestEndsOnce, WorkflowStepOnce, HandoffKeepsContext, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -534,7 +534,9 @@ func (d *derivation) resolved(r *Resolved) {
 		add(runs.ToolResult, func(v *runs.Event) {
 			if v.Status = actor.Succeeded; r.Status != runs.ApprovalStatusApproved {
 				v.Status, v.Refusal = actor.Failed, actor.Refuse(actor.Budget, "the budget was not raised")
+				return
 			}
+			v.SetText(actor.Text(raised(r.Raise)))
 		})
 		add(runs.LLMCallStarted, func(v *runs.Event) { v.Left = r.Left })
 	}
@@ -552,6 +554,24 @@ func (d *derivation) resolved(r *Resolved) {
 		add(runs.ToolDispatched, func(v *runs.Event) { v.Attempt, v.Left = 1, r.Left })
 	}
 	budget()
+}
+
+// raised returns what was added to a budget as JSON.
+func raised(p *actor.Purse) string {
+	if p == nil {
+		return "{}"
+	}
+	b := []byte{'{'}
+	if p.Tokens != 0 {
+		b = fmt.Appendf(b, `"tokens":%d`, p.Tokens)
+	}
+	if p.Micros != 0 {
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = fmt.Appendf(b, `"money":%s`, actor.ShowMoney(p.Micros))
+	}
+	return string(append(b, '}'))
 }
 
 // streamed adds a piece of an answer.

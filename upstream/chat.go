@@ -67,11 +67,7 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 		return invalid("stream", "stream: want true or false")
 	}
 	c.Model, c.model, c.Stream = scalarText(model), at["model"].value, stream.Kind() == 't'
-	for _, name := range [...]string{"max_completion_tokens", "max_tokens"} {
-		if value := at.value(body, name); c.answer == 0 && value.Kind() == '0' && unmarshal(value, &c.answer) != nil {
-			c.answer = 0 // the model refuses it
-		}
-	}
+	c.answer = answerTokens(body, at)
 	if options := at.value(body, "stream_options"); len(options) > 0 {
 		var o struct {
 			Usage bool `json:"include_usage"`
@@ -94,6 +90,34 @@ func PromptTokens(bytes int) int64 { return int64((bytes + promptTokenBytes - 1)
 
 // Tokens returns the most tokens that the prompt is expected to have, and those that the answer may have; 0: any number.
 func (c *Chat) Tokens() (prompt, answer int64) { return PromptTokens(len(c.body)), max(c.answer, 0) }
+
+// answerTokens returns the most tokens that the answers to a request may have: the larger one of the two members for that, for each
+// of the choices that it asks for. It is 0 if neither is there, and tokensMax if they are no numbers of tokens, of which
+// it is not known how the model reads them.
+func answerTokens(body []byte, at members) (most int64) {
+	count := func(name string, highest int64) (n int64) {
+		value := at.value(body, name)
+		switch {
+		case len(value) == 0 && at.variant(name) != "":
+			return highest
+		case len(value) == 0, value.Kind() == 'n':
+			return 0
+		case unmarshal(value, &n) != nil, n < 1, n > highest:
+			return highest
+		}
+		return n
+	}
+	most = max(count("max_completion_tokens", tokensMax), count("max_tokens", tokensMax))
+	if n := max(count("n", choicesMax), 1); most > 0 && most <= tokensMax/n {
+		return most * n
+	} else if most == 0 && n > 1 {
+		return tokensMax
+	}
+	return min(most, tokensMax)
+}
+
+// choicesMax is the largest number of choices of a request that is counted.
+const choicesMax = 1 << 10
 
 // bodyFor returns the request for a model with the given name at its upstream.
 func (c *Chat) bodyFor(model string, omit []string) []byte {

@@ -226,3 +226,37 @@ func TestFinishedChatAnswerSurvivesDeadline(t *testing.T) {
 		}
 	}
 }
+
+// What is taken from a budget for a request of a client: the larger maximum, for each choice, and everything if it is not
+// known how the model reads it.
+func TestTokensOfChat(t *testing.T) {
+	for text, want := range map[string]int64{
+		"":                            0,
+		`,"max_tokens":50`:            50,
+		`,"max_tokens":null`:          0,
+		`,"max_completion_tokens":60`: 60,
+		`,"max_completion_tokens":1,"max_tokens":100`: 100,
+		`,"max_tokens":1,"max_completion_tokens":100`: 100,
+		`,"max_tokens":50,"n":3`:                      150,
+		`,"n":3`:                                      tokensMax,
+		`,"max_tokens":50,"n":-3`:                     50 * choicesMax,
+		`,"max_tokens":0`:                             tokensMax,
+		`,"max_tokens":-1`:                            tokensMax,
+		`,"max_tokens":1e18`:                          tokensMax,
+		`,"max_tokens":"10"`:                          tokensMax,
+		`,"max_tokens":10.5`:                          tokensMax,
+		`,"max_tokens":9223372036854775807`:           tokensMax,
+		`,"max_tokens":99999999999999999999999`:       tokensMax,
+		`,"max_tokens":4503599627370496,"n":1000`:     tokensMax,
+		`,"MAX_TOKENS":100000`:                        tokensMax,
+	} {
+		c, refusal := ReadChat([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}]` + text + "}"))
+		if refusal != nil {
+			t.Errorf("%s: %v", text, refusal)
+			continue
+		}
+		if prompt, got := c.Tokens(); got != want || prompt < 20 {
+			t.Errorf("%s: got %d and %d, want %d", text, prompt, got, want)
+		}
+	}
+}

@@ -150,7 +150,11 @@ func (r *usageRow) names(by []string) (all []string) {
 }
 
 func (r *usageRow) figures() string {
-	return fmt.Sprintf("%d\t%d\t%d\t%d\t%d\t%s\t%d\t%d", r.Runs, r.Answers, r.Input, r.Cached, r.Output, money(r.Cost), r.Unpriced, r.Unmeasured)
+	cost := money(r.Cost)
+	if r.Cost == 0 && r.Unpriced > 0 { // not known
+		cost = "-"
+	}
+	return fmt.Sprintf("%d\t%d\t%d\t%d\t%d\t%s\t%d\t%d", r.Runs, r.Answers, r.Input, r.Cached, r.Output, cost, r.Unpriced, r.Unmeasured)
 }
 
 // money returns micros in units of the currency, exactly.

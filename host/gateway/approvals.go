@@ -60,7 +60,7 @@ func (v *approvalView) setKind(budget bool, raise *actor.Purse) {
 	if v.Kind = runs.KindTool; budget {
 		v.Kind = runs.KindBudget
 	}
-	if budget && raise != nil {
+	if budget && *raise != (actor.Purse{}) {
 		v.Raise = &raiseView{raise.Tokens, float64(raise.Micros) / 1e6}
 	}
 }
@@ -189,7 +189,7 @@ func respondApproval(ctx *fasthttp.RequestCtx, found *command.ToolCall, may, sho
 	v := newApprovalView(c.ID, found.Owner.Actor)
 	v.Status, v.Tool, v.Args, v.Summary = a.Status.String(), c.Name, ingress.ToolValue(c.Args), a.Summary
 	v.Approver, v.May = found.Approver, &may
-	v.setKind(c.Budget, nil)
+	v.setKind(c.Budget, &found.Raise)
 	if !shown {
 		v.Tool, v.Args, v.Summary = "", nil, ""
 	}

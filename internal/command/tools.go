@@ -74,6 +74,7 @@ type ToolCall struct {
 	Call      runs.ToolCall
 	Result    []actor.Part // the whole result; nil if there is none
 	Approver  string       // who decides, while it waits: one of runs.Approvers, "" or ApproverUnknown
+	Raise     actor.Purse  // what the approval of a budget adds while it waits; see Approval
 }
 
 // ApproverUnknown is the approver of a call that waits, while its cell is still loading its open runs.

@@ -134,7 +134,11 @@ func (c toolCommands) call(ctx context.Context, by *actor.Principal, id runs.Too
 
 // waitingCall returns the state of a tool call that waits for a decision.
 func waitingCall(owner command.Owner, a *runtime.Approval) command.ToolCall {
-	return command.ToolCall{Owner: owner, Chain: a.Chain, Principal: a.Principal, Approver: a.Approver, Call: runs.ToolCall{
+	var raise actor.Purse
+	if a.Raise != nil {
+		raise = *a.Raise
+	}
+	return command.ToolCall{Raise: raise, Owner: owner, Chain: a.Chain, Principal: a.Principal, Approver: a.Approver, Call: runs.ToolCall{
 		ID: a.ID, Name: a.Tool, OnDevice: a.OnDevice, Budget: a.Raise != nil, Status: runs.ToolStatusWaitingApproval, Decision: runs.RequireApproval.String(), Rule: a.Rule,
 		Approval: &runs.Approval{Status: runs.ApprovalStatusPending, Summary: a.Summary, Created: a.Created, Until: a.Until},
 		Args:     string(a.Args), Created: a.Created,

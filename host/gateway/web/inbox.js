@@ -128,7 +128,7 @@ class Card {
 class ApprovalCard extends Card {
   constructor(item, app) {
     const a = item.approval;
-    super(item, app, a.tool_name);
+    super(item, app, a.kind === "budget" ? `Budget for ${a.tool_name}` : a.tool_name);
     this.app = app;
     this.path = el("span", { text: a.agent_id });
     this.cost = el("span", { text: "…" });
@@ -167,6 +167,11 @@ class ApprovalCard extends Card {
     if (path.length) this.path.textContent = visible(path.join(" → "));
     this.root_run = byID.get(a.root_run_id);
     this.cost.textContent = tokens({ total_tokens: [...byID.values()].reduce((sum, r) => sum + (r.usage?.total_tokens ?? 0), 0) }) || "none";
+    if (a.kind === "budget") {
+      const raise = [a.raise?.tokens && `${a.raise.tokens} tokens`, a.raise?.money && `${a.raise.money} of money`].filter(Boolean).join(" and ");
+      this.effect.textContent = visible(`the budget of the run grows by ${raise || "what the request needs"}, and its request to the model ${a.tool_name} is sent. ${a.args_summary}`);
+      return;
+    }
     const where = tool?.url ?? tool?.definition?.url;
     this.effect.textContent = visible(`${a.tool_name} is called once with exactly these arguments${where ? ` at ${where}` : ""}, and ${a.agent_id} goes on${tool?.description ? `. The tool: ${tool.description}` : ""}`);
   }

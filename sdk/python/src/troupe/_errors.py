@@ -16,7 +16,7 @@ REMEDIES: dict[str, str] = {
     "call_rejected": "Read the message, which quotes the agent or the tool.",
     "agent_unavailable": "Retry later. With the same idempotency key the call is not executed twice.",
     "cancelled": "None: the caller, a person or a later message cancelled the call.",
-    "budget_exceeded": "Call fewer agents, or grant the root more.",
+    "budget_exceeded": "Call fewer agents, shorten answers with max_tokens, or grant the root more.",
     "invalid_request": "Correct the field that is named.",
     "outcome_unknown": "Inspect the outcome before a retry: the operation may have been performed.",
     "client_offline": "Retry when a device of the user is online.",
