@@ -252,6 +252,7 @@ func TestTurnContinuesAfterRestart(t *testing.T) {
 func TestSendComesBackAfterRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	heard := make(chan string, 1)
+	begun := make(chan bool, 8) // one for each time that the worker begins its turn
 	asker := troupe.Agent{Name: "asker", Func: func(t *troupe.Turn) (string, error) {
 		if t.Correlation != "" {
 			text, err := t.Outcome.Text()
@@ -272,6 +273,7 @@ func TestSendComesBackAfterRestart(t *testing.T) {
 		if !strings.HasPrefix(t.Message(), `{"kind":"skill_invocation","skill":"look","mode":"execute","input":{"n":1},`) {
 			return t.Message(), nil
 		}
+		begun <- true
 		b, err := t.Wait("go", time.Minute)
 		return "it is " + string(b), err
 	}}
@@ -284,6 +286,7 @@ func TestSendComesBackAfterRestart(t *testing.T) {
 	if want := fmt.Sprintf("[%q]", correlation); forged != want {
 		t.Errorf("pending: %s, want %s", forged, want)
 	}
+	<-begun // before or after the restart: until then the worker has no such run
 	if err := s.Signal(t.Context(), correlation, "go", []byte("done")); err != nil {
 		t.Fatal(err)
 	}

@@ -184,16 +184,20 @@ type lazyDeadline struct {
 }
 
 func (l *lazyDeadline) request(t time.Time, set func(time.Time) error) error {
-	if l.requested = t; l.slack > 0 {
-		return nil
+	if l.slack == 0 { // nothing is written: another goroutine may be reading
+		return set(t)
 	}
-	return set(t)
+	l.requested = t
+	return nil
 }
 
 // apply applies the requested deadline. It MUST be called before the connection
 // blocks.
 func (l *lazyDeadline) apply(set func(time.Time) error) error {
-	if early := l.requested.Sub(l.applied); l.slack == 0 || early >= 0 && early < l.slack {
+	if l.slack == 0 {
+		return nil
+	}
+	if early := l.requested.Sub(l.applied); early >= 0 && early < l.slack {
 		return nil
 	}
 	l.applied = l.requested
