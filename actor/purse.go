@@ -11,6 +11,8 @@ const NoLimit = 1<<63 - 1
 // A run takes a part of its purse for each call, and for each request to a model the most that the answer
 // can cost. It gets back what was not spent. What is spent in a tree is therefore never more than the purse of its root, if no model
 // reports more than was taken for its answer.
+//
+// Each limited amount is between -UsageMax and UsageMax. A decoder refuses others.
 type Purse struct {
 	Tokens int64 // NoLimit: any
 	Micros int64 // millionths of the currency; NoLimit: any
@@ -29,7 +31,7 @@ func (p *Purse) Less(amount *Purse) *Purse {
 // Plus returns the purse with an amount that comes back. The amount is negative if more was spent than taken, and so
 // may be the purse: the callers above are charged too.
 func (p *Purse) Plus(amount *Purse) *Purse {
-	return p.with(amount, func(a, b int64) int64 { return min(max(a+b, -UsageMax), UsageMax) })
+	return p.with(amount, func(a, b int64) int64 { return a + b })
 }
 
 // with combines the limited amounts.
@@ -41,10 +43,13 @@ func (p *Purse) with(amount *Purse, f func(a, b int64) int64) *Purse {
 		if a == NoLimit || b == NoLimit {
 			return a
 		}
-		return f(a, b)
+		return inRange(f(a, b))
 	}
 	return &Purse{combine(p.Tokens, amount.Tokens), combine(p.Micros, amount.Micros)}
 }
+
+// inRange returns the nearest amount that a decoder accepts.
+func inRange(n int64) int64 { return min(max(n, -UsageMax), UsageMax) }
 
 // Empty returns a purse with the same limits and nothing in it.
 func (p *Purse) Empty() *Purse { return p.Less(p) }
@@ -85,7 +90,7 @@ func (p *Purse) Left(spent Usage) *Purse {
 		if a == NoLimit {
 			return a
 		}
-		return a - spent
+		return inRange(a - spent)
 	}
 	return &Purse{left(p.Tokens, max(spent.Total, spent.Input+spent.Output)), left(p.Micros, spent.Cost)}
 }

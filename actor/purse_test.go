@@ -58,3 +58,23 @@ func TestPartsOfPurse(t *testing.T) {
 		}
 	})
 }
+
+// A purse that was written can be read, whatever a model reports and a person adds.
+func TestPursesCanBeRead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		amount := rapid.OneOf(rapid.Int64Range(-UsageMax, UsageMax), rapid.SampledFrom([]int64{-UsageMax, UsageMax, NoLimit}))
+		draw := func(name string) *Purse { return purse(amount.Draw(t, name), amount.Draw(t, name)) }
+		count := rapid.OneOf(rapid.Int64Range(0, UsageMax), rapid.Just(int64(UsageMax)))
+		p, other := draw("purse"), draw("other")
+		spent := Usage{Input: count.Draw(t, "input"), Output: count.Draw(t, "output"), Cost: count.Draw(t, "cost")}
+		for name, got := range map[string]*Purse{"less": p.Less(other), "plus": p.Plus(other), "empty": p.Empty(),
+			"part": p.Part(rapid.IntRange(0, 9).Draw(t, "n"), other), "capped": p.Capped(other), "left": p.Left(spent)} {
+			var e Encoder
+			e.Purse(got)
+			d := NewDecoder(e.Buf)
+			if read := d.Purse(); d.End() != nil || *read != *got {
+				t.Errorf("%s of %+v and %+v, %+v: %+v is read as %+v: %v", name, p, other, spent, got, read, d.End())
+			}
+		}
+	})
+}

@@ -165,7 +165,7 @@ func (s purses) raise(a *store.Asked, given *actor.Purse) *actor.Purse {
 		if given == actor.NoLimit {
 			given = 0
 		}
-		return max(given, need-left, 0)
+		return min(max(given, need-left, 0), actor.UsageMax)
 	}
 	if given == nil {
 		given = &actor.Purse{}
