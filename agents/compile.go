@@ -66,7 +66,14 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 		}
 		def.Sends, def.Requests = spec.sends(), spec.requests()
 		// Each completion may be followed by a step that runs its tool calls.
-		def.Behavior = pure{config, modelLoop{spec, toolSpecsOf(&spec, registry)}.next, 2 * spec.Limits.Steps}
+		loop := modelLoop{spec: spec, toolSpecs: toolSpecsOf(&spec, registry)}
+		if spec.Output != nil {
+			if loop.output, err = newOutput(&spec); err != nil {
+				return actor.Definition{}, fmt.Errorf("agent %s: %s: %w", spec.ID, outputField, err)
+			}
+			def.Inward = true // an answer is shown once it has been checked
+		}
+		def.Behavior = pure{config, loop.next, 2 * spec.Limits.Steps}
 	}
 	return def, nil
 }

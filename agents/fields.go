@@ -35,6 +35,7 @@ var specFields = []field{
 	{"prompt", modelled, text(PromptTextMax, func(s *Spec) *string { return &s.Prompt }, nil)},
 	{"tools", KindDeclared, list(SpecToolsMax, func(s *Spec) *[]string { return &s.Tools }, checkToolName)},
 	{"agents", modelled, list(SpecTargetsMax, func(s *Spec) *[]string { return &s.Agents }, checkTarget)},
+	{outputField, KindDeclared, setOutput},
 	{"on_failure", KindDeclared, choice(func(s *Spec) *string { return &s.OnFailure }, ReturnError, FailRun)},
 	{"memory.search", remembering, boolean(func(s *Spec, b bool) { s.Memory.Search = b })},
 	{"memory.create", remembering, boolean(func(s *Spec, b bool) { s.Memory.Create = b })},
@@ -205,7 +206,7 @@ func newSpecOf(members []member) (Spec, error) {
 	if err := actor.CheckUnreserved(s.ID); err != nil {
 		report(idField, err.Error())
 	}
-	for _, p := range s.checkDeclaration() {
+	for _, p := range append(s.checkDeclaration(), s.checkOutput()...) {
 		report(p.Field, p.Text)
 	}
 	if err := actor.CheckUnreserved(s.Name); err != nil && s.Name != s.ID {
@@ -254,6 +255,7 @@ func (s *Spec) missingFields() (problems Problems) {
 	}
 	problems = append(problems, s.scheduleProblems()...)
 	problems = append(problems, s.unkeptTools()...)
+	problems = append(problems, s.outputConflicts()...)
 	if s.Kind == KindOrchestrator {
 		problems = append(problems, s.orchestratorProblems()...)
 	}

@@ -30,6 +30,7 @@ import (
 type modelLoop struct {
 	spec      Spec
 	toolSpecs []upstream.ToolSpec
+	output    *tools.ObjectSchema // of the answers; nil: any text
 }
 
 // summaryBytesMax is the maximum length in bytes of the summary that the journal
@@ -38,11 +39,12 @@ const summaryBytesMax = 1000
 
 func (t modelLoop) next(_ Config, state State) (Action, error) {
 	d := conversation{callIDs: map[string]bool{}, latest: contentOf(state.Request.Call.Parts)}
-	d.messages = append(d.messages, upstream.Message{Role: upstream.System, Text: fillPrompt(t.spec.Prompt, &state.Request)})
+	d.messages = append(d.messages, upstream.Message{Role: upstream.System, Text: fillPrompt(t.spec.Prompt, &state.Request) + t.spec.outputHint()})
 	d.messages = append(d.messages, upstream.TranscriptMessages(state.Request.Transcript, contentOf)...)
 	d.messages = append(d.messages, upstream.Message{Role: upstream.User, Text: d.latest})
 	answers := state.Answers
 	var refused []actor.RefusedAsk // tool calls of the last completion that the spec does not allow
+	rejected := false              // an answer broke the schema of answers
 	performed, said := false, ""   // whether a tool call was issued; the last text of the model
 	for steps := 0; len(answers) > 0; steps++ {
 		answer := answers[0][0]
@@ -50,8 +52,16 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 		switch {
 		case refusal != nil:
 			return EndRefused(refusal), nil
-		case len(c.Calls) == 0:
+		case len(c.Calls) == 0 && t.output == nil:
 			return t.finish(c, answer.Warnings, performed, said), nil
+		case len(c.Calls) == 0:
+			action, broken := t.finishObject(c, answer.Warnings)
+			if broken == "" || rejected || steps+1 >= t.spec.Limits.Steps {
+				return action, nil
+			}
+			rejected, refused, answers = true, nil, answers[1:]
+			d.reject(c, broken)
+			continue
 		case steps+1 >= t.spec.Limits.Steps: // the spec allows no further prompt, so tool results would be of no use
 			return EndRefused(actor.Refuse(actor.Budget, "%s: %d prompts in one turn without a final answer", t.modelName(), steps+1)), nil
 		}

@@ -140,6 +140,10 @@ func tomlMembers(text string) ([]member, error) {
 		if err := meta.PrimitiveDecode(top[name], &sub); err != nil {
 			return nil, err
 		}
+		if name == outputField {
+			all = append(all, newMember(lines, name, name, value, line))
+			continue
+		}
 		if len(sub) == 0 || !isTable(name) {
 			all = append(all, newMember(lines, name, name, emptyTable{}, line))
 			continue
@@ -160,7 +164,7 @@ func newMember(lines []string, path, key string, value any, line int) member {
 	if tables, ok := value.([]map[string]any); ok && path == providesField {
 		m.value = newObjects(tables)
 	}
-	if table, ok := value.(map[string]any); ok && hasNamedTables(strings.TrimSuffix(path, "."+key)) {
+	if table, ok := value.(map[string]any); ok && (path == outputField || hasNamedTables(strings.TrimSuffix(path, "."+key))) {
 		m.value = newNamedObject(key, table)
 	}
 	if line == 0 { // a table without a header line
@@ -270,6 +274,9 @@ func jsonMembers(prefix string, b []byte) ([]member, error) {
 		one := member{path: path, value: jsonValue(raw)}
 		if hasNamedTables(strings.TrimSuffix(prefix, ".")) && raw.Kind() == '{' {
 			one.value = namedObject{strings.TrimPrefix(path, prefix), raw.Clone()}
+		}
+		if path == outputField && raw.Kind() == '{' {
+			one.value = namedObject{path, raw.Clone()}
 		}
 		if path == capabilitiesField || path == detailsField {
 			one.value = newDescribed(raw, one.value)

@@ -32,13 +32,15 @@ type Spec struct {
 	Description string `json:"description,omitzero"`
 
 	// Declared agents and orchestrators; tools and on_failure: declared agents only.
-	Model      string       `json:"model,omitzero"`
-	Prompt     string       `json:"prompt,omitzero"`
-	Tools      []string     `json:"tools,omitzero"`
-	Agents     []string     `json:"agents,omitzero"` // agents it may call; nil: any
-	OnFailure  string       `json:"on_failure,omitzero"`
-	Parameters Parameters   `json:"parameters,omitzero"`
-	Memory     MemoryGrants `json:"memory,omitzero"` // declared and external agents
+	Model      string     `json:"model,omitzero"`
+	Prompt     string     `json:"prompt,omitzero"`
+	Tools      []string   `json:"tools,omitzero"`
+	Agents     []string   `json:"agents,omitzero"` // agents it may call; nil: any
+	OnFailure  string     `json:"on_failure,omitzero"`
+	Parameters Parameters `json:"parameters,omitzero"`
+	// Output is the JSON Schema of the answers, which are objects; nil: any text. Declared agents only.
+	Output jsontext.Value `json:"output_schema,omitzero"`
+	Memory MemoryGrants   `json:"memory,omitzero"` // declared and external agents
 
 	// Orchestrators only.
 	Threshold *float64            `json:"threshold,omitzero"` // confidence below which it asks the user
