@@ -112,6 +112,11 @@ func (c *CallCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
+	return c.send(s, text)
+}
+
+// send sends a text to the agent and waits as the flags say.
+func (c *CallCmd) send(s streams, text string) error {
 	path, err := agentPath(c.ServerFlags, c.Agent)
 	if err != nil {
 		return err

@@ -296,6 +296,7 @@ var parsedOnly = map[string]string{
 	"load":          "runs for minutes",
 	"memory":        "the tests of memory have a server that remembers",
 	"replay":        "needs the folder of a failed seed",
+	"runs repeat":   "TestRunsRepeat has runs that failed",
 	"sim":           "runs for minutes; the tests of sim run it",
 	"keys revoke":   "the tests of keys revoke a key that exists",
 	"tools call":    "needs the server of the tool; the tests of tools have one",

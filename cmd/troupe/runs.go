@@ -29,6 +29,7 @@ type RunsCmd struct {
 	Signal  RunsSignalCmd  `cmd:"" help:"Send a signal to a waiting run."`
 	Cancel  RunsCancelCmd  `cmd:"" help:"Cancel a run and the runs it waits for."`
 	Retry   RunsRetryCmd   `cmd:"" help:"Replay a parked run again."`
+	Repeat  RunsRepeatCmd  `cmd:"" help:"Send the message of a failed run again, as a new run."`
 }
 
 // RunsShowCmd shows one run.

@@ -221,6 +221,40 @@ try {
   await idle();
   want("the answer in a second conversation", (await answers()).at(-1).includes("by keyboard") && (await page.locator(".session").count()) === 4);
 
+  // The last answer is generated again, with the whole message also where the page has its beginning only, and with a
+  // second press if steps may be taken again.
+  const press = (name) => page.locator(".run").last().getByRole("button", { name }).click();
+  const runs = (n) => page.waitForFunction((want) => document.querySelectorAll(".run").length === want && !document.querySelector(".spinner"), n);
+  await press("Regenerate");
+  await runs(2);
+  want("the message again", (await page.locator(".bubble").allInnerTexts()).join() === "say by keyboard,say by keyboard");
+  want("one Regenerate, at the last answer", (await page.getByRole("button", { name: "Regenerate" }).count()) === 1);
+  await say("concierge", `say ${"long".repeat(1500)}`);
+  await runs(3);
+  await page.reload();
+  await ready();
+  await runs(3);
+  await press("Regenerate");
+  await runs(4);
+  want("the whole message again", (await answers()).at(-1).trim() === "long".repeat(1500));
+  await say("concierge", 'use user.ask {"question": "Again?"}');
+  await page.waitForSelector(".card.question .choice, .card.question textarea");
+  await page.click("#stop");
+  await page.waitForSelector(".run:last-child .notice");
+  await shot("stopped");
+  await press("Send again");
+  await page.waitForFunction(() => document.querySelectorAll(".run").length === 6 && document.querySelector(".run:last-child .card textarea"));
+  await page.fill(".run:last-child .card textarea", "yes");
+  await page.press(".run:last-child .card textarea", "Enter");
+  await runs(6);
+  await press("Regenerate");
+  want("steps named first", /Steps .* may be taken again/.test(await page.locator(".run").last().innerText()) && (await page.locator(".run").count()) === 6);
+  await shot("regenerate");
+  await press("Send again");
+  await page.waitForFunction(() => document.querySelectorAll(".run").length === 7);
+  await page.click("#stop");
+  await idle();
+
   // A link whose name cannot be decoded is none. (Another document, so that the page starts again.)
   await page.goto("about:blank");
   await page.goto(`${url}/chat#%zz`);

@@ -18,6 +18,18 @@ const stateTexts = {
 
 const argsShown = 2048; // characters of arguments that an approval shows at once
 
+const notUndone = "Steps that it took before are not undone, and may be taken again.";
+
+// readMessage returns the whole message of a run from the conversation, undefined if that has it no more.
+async function readMessage(run) {
+  for (let before = ""; ; ) {
+    const page = await request("GET", `/v1/sessions/${encodeURIComponent(run.session)}/messages?agent=${encodeURIComponent(run.agent)}&limit=200${before && `&before=${before}`}`);
+    const found = page.messages.find((m) => m.run_id === run.id && m.role === "user");
+    if (found || !page.next_before) return found?.content;
+    before = page.next_before;
+  }
+}
+
 const readApproval = (m) => request("GET", `/v1/approvals/${encodeURIComponent(m.approval_id)}`);
 
 // left returns the time until a deadline as text.
@@ -82,6 +94,7 @@ export class RunView {
       case "run_started":
         this.setAgent(m.agent_id);
         this.principal = m.principal;
+        this.sent = !m.origin; // by a person, so that it may be sent again
         if (m.message) this.showMessage(m.message.content, m.message.truncated);
         break;
       case "delta":
@@ -98,7 +111,7 @@ export class RunView {
         break;
       case "done":
         this.end();
-        this.foot.append(el("span", { class: "tokens muted small", text: m.usage?.tokens ? `${m.usage.tokens.toLocaleString()} tokens` : "" }), copyButton(() => this.text, "Copy the answer"));
+        this.foot.append(el("span", { class: "tokens muted small", text: m.usage?.tokens ? `${m.usage.tokens.toLocaleString()} tokens` : "" }), copyButton(() => this.text, "Copy the answer"), this.regenerateButton() ?? "");
         if (live) announce(`${this.agent} answered: ${this.text.slice(0, 500)}`);
         break;
       case "error":
@@ -383,22 +396,52 @@ export class RunView {
     const took = this.calls.size + this.cards.size > 0;
     this.end();
     if (m.code === "cancelled") {
-      this.body.append(el("div", { class: "notice" }, el("strong", { text: "Stopped." }), el("span", { text: ` ${visible(this.own(m.message))}` })));
+      this.body.append(el("div", { class: "notice" }, el("strong", { text: "Stopped." }), el("span", { text: ` ${visible(this.own(m.message))}${took ? `. ${notUndone}` : ""}` }),
+        this.sent ? el("div", {}, this.againButton("Send again")) : null));
       if (live) announce(`Stopped: ${m.message}`);
       return;
     }
     const { text, again, edit } = failure(m.code);
     const sentences = [text];
     if (m.detail?.retry_after) sentences.push(`Try again in ${m.detail.retry_after} s.`);
-    if (took && m.code !== "outcome_unknown") sentences.push("Steps that it took before are not undone, and may be taken again.");
-    const button = (label, act) => el("button", { class: "button small", type: "button", text: label, onclick: (e) => {
-      e.currentTarget.remove();
-      act();
-    } });
+    if (took && m.code !== "outcome_unknown") sentences.push(notUndone);
     this.body.append(el("div", { class: "notice failed", role: "group", "aria-label": "Failure" }, el("p", { text: sentences.join(" ") }),
-      this.message === undefined ? null : again ? button(took ? "Send again" : "Retry", () => this.actions.again(this.agent, this.message)) : edit ? button("Edit the message", () => this.actions.edit(this.message)) : null,
+      this.sent === false ? null : again ? this.againButton(took ? "Send again" : "Retry") : edit ? this.messageButton("Edit the message", this.actions.edit) : null,
       el("details", { class: "small" }, el("summary", { text: "Details" }), el("p", { text: visible(`${m.code}: ${m.message}`) }), this.id ? el("p", { text: `Run ${this.id}` }) : null)));
     if (live) announce(sentences.join(" "));
+  }
+
+  againButton(label) {
+    return this.messageButton(label, (text) => this.actions.again(this.agent, text));
+  }
+
+  // messageButton returns a button that passes the whole message of the run on, once.
+  messageButton(label, act) {
+    const button = el("button", { class: "button small", type: "button", text: label, onclick: async () => {
+      button.disabled = true;
+      const text = this.message ?? (await readMessage(this).catch(() => undefined));
+      if (text === undefined) button.replaceWith(el("span", { class: "small", text: "The whole message is not kept. Please write it again." }));
+      else {
+        button.remove();
+        act(text);
+      }
+    } });
+    return button;
+  }
+
+  // regenerateButton returns a button that sends the message of a run with an answer again, after a second press if the
+  // run has taken steps. The page shows it at the last run only.
+  regenerateButton() {
+    if (!this.sent) return null;
+    const send = this.againButton("Regenerate");
+    send.classList.add("quiet");
+    const part = el("span", { class: "regenerate" }, this.calls.size + this.cards.size === 0 ? send : el("button", { class: "button quiet small", type: "button", text: "Regenerate", onclick: () => {
+      send.textContent = "Send again";
+      part.replaceChildren(el("span", { class: "small", text: notUndone }), send);
+      send.focus();
+      announce(notUndone);
+    } }));
+    return part;
   }
 
   // own returns a text with the name of the person at its beginning replaced.
