@@ -59,6 +59,8 @@ type Config struct {
 	Auth map[string]string
 	// Memory switches on what agents remember, for those whose definition allows it too: Agent.Memory, or memory in a file.
 	Memory bool
+	// Builtin names built-in tools that are switched on, for agents that list them too: workspace_get and workspace_put.
+	Builtin []string
 	// limits by their names in docs/limits.md; a duration is in milliseconds
 	Limits map[string]int64
 
@@ -200,7 +202,7 @@ func (c *Config) node(box *toolbox) (node.Config, error) {
 	if err != nil {
 		return node.Config{}, err
 	}
-	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Tools: local, Registry: &box.current, Policy: policy, Memory: c.Memory, Remembering: map[string]agents.MemoryGrants{}, Backups: c.Backups, Keep: c.Keep,
+	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Tools: local, Registry: &box.current, Policy: policy, Memory: c.Memory, Remembering: map[string]agents.MemoryGrants{}, Builtin: c.Builtin, Offered: map[string][]string{}, Backups: c.Backups, Keep: c.Keep,
 		Outbound: outbound.Config{Models: map[string]outbound.Model{}, Allow: slices.Clone(c.Allow), Remedy: allowing, Auth: c.Auth}}
 	switch {
 	case c.Data == "" && !c.Temporary:
@@ -214,6 +216,7 @@ func (c *Config) node(box *toolbox) (node.Config, error) {
 		if out.Remembering[a.Name], err = a.Memory.grants(); err != nil {
 			return out, fmt.Errorf("agent %s: Memory: %w", a.Name, err)
 		}
+		out.Offered[a.Name] = a.Tools
 	}
 	for name, m := range c.Models {
 		out.Outbound.Models[name] = outbound.Model(m)

@@ -24,6 +24,8 @@ const (
 	// MemoryAgent is the agent whose actors hold what the agents of a session remember. The names of the
 	// agents for other scopes begin with it and a dot.
 	MemoryAgent = SystemAgent + ".memory"
+	// WorkspaceAgent is the agent whose actors hold the documents of a user.
+	WorkspaceAgent = SystemAgent + ".workspace"
 	// DefaultKey is the key of an actor named by its agent alone.
 	DefaultKey = "main"
 	// NameBytesMax is the maximum length of each part of an ID and of a node name.

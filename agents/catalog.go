@@ -89,7 +89,11 @@ type InvalidTool struct {
 // spec that the node does not have.
 func (s *Spec) AvailabilityWarnings(registry *tools.Registry, models []string) (warnings []string) {
 	if missing := s.MissingTools(registry); len(missing) > 0 {
-		warnings = append(warnings, fmt.Sprintf("agent %s: tools %s are not available on this node", s.ID, strings.Join(missing, ", ")))
+		off := ""
+		if missing := slices.DeleteFunc(slices.Clone(missing), func(name string) bool { return !tools.IsBuiltin(name) }); len(missing) > 0 {
+			off = "; [builtin] tools of the configuration switches on " + strings.Join(missing, ", ")
+		}
+		warnings = append(warnings, fmt.Sprintf("agent %s: tools %s are not available on this node%s", s.ID, strings.Join(missing, ", "), off))
 	}
 	if s.HasModel() && !slices.Contains(models, s.Model) {
 		warnings = append(warnings, fmt.Sprintf("agent %s: model %s is not configured on this node, which has %s", s.ID, s.Model, strings.Join(models, ", ")))

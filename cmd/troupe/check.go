@@ -85,6 +85,7 @@ func (c *CheckCmd) Run(s streams) error {
 			}
 			files.CheckSecrets(&egress)
 			files.CheckMemory(config.Memory)
+			files.CheckBuiltin(config.Builtin)
 			files.CheckModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
 		}
 		if serve.Ready {

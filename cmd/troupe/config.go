@@ -63,6 +63,9 @@ const configBytesMax = 1 << 20
 //	[budget]
 //	tree_money = 2.00
 //
+//	[builtin]
+//	tools = ["workspace_get", "workspace_put"]
+//
 //	[prices]
 //	currency = "EUR"
 //
@@ -94,7 +97,8 @@ type configuration struct {
 	Webhooks []webhooks.Config
 	Record   prompts.Config
 	Traces   traces.Config
-	Memory   bool // agents remember
+	Memory   bool     // agents remember
+	Builtin  []string // of tools.Builtins
 
 	AgentCall agentCallTable
 }
@@ -137,7 +141,7 @@ func (path configFile) resolve(ctx *kong.Context) error {
 }
 
 // configTables are the tables of a configuration file.
-var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "budget", "chat", "memory", "otel", "policy", "policy_default", "prices", "record", "webhook"}
+var configTables = []string{"models", "limits", "auth", "agent_call", "approvals", "budget", "builtin", "chat", "memory", "otel", "policy", "policy_default", "prices", "record", "webhook"}
 
 // pricesTable is the table prices of a configuration. The prices themselves stand with their models.
 type pricesTable struct {
@@ -230,6 +234,9 @@ func readConfig(path string) (configuration, error) {
 		Memory    struct {
 			Enabled bool `toml:"enabled"`
 		} `toml:"memory"`
+		Builtin struct {
+			Tools []string `toml:"tools"`
+		} `toml:"builtin"`
 		AgentCall agentCallTable `toml:"agent_call"`
 		Budget    budgetTable    `toml:"budget"`
 		Prices    pricesTable    `toml:"prices"`
@@ -267,7 +274,7 @@ func readConfig(path string) (configuration, error) {
 			} else {
 				meant = ""
 			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [budget], [chat], [memory], [otel], [[policy]], [policy_default], [prices], [record] or [[webhook]] as tables", path, key, meant))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [agent_call], [approvals], [budget], [builtin], [chat], [memory], [otel], [[policy]], [policy_default], [prices], [record] or [[webhook]] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {
@@ -289,6 +296,15 @@ func readConfig(path string) (configuration, error) {
 	}
 	delete(c.flags, "memory")
 	c.Memory = tables.Memory.Enabled
+	delete(c.flags, "builtin")
+	c.Builtin = tables.Builtin.Tools
+	for i, name := range c.Builtin {
+		if err := tools.CheckBuiltin(name); err != nil {
+			problems = append(problems, fmt.Errorf("%s: builtin.tools: %w", path, err))
+		} else if slices.Contains(c.Builtin[:i], name) {
+			problems = append(problems, fmt.Errorf("%s: builtin.tools: names %s twice", path, name))
+		}
+	}
 	delete(c.flags, "agent_call")
 	c.AgentCall = tables.AgentCall
 	delete(c.flags, "chat")

@@ -51,7 +51,7 @@ func TestMistakesPrintRemedies(t *testing.T) {
 		{[]string{"serve", "--data", other, "--log-level", "loud"}, "", "want debug, info, warn or error", ""},
 		{[]string{"serve", "--data", other, "--config", other + ".toml"}, "", "does not exist; create it, or omit --config", ""},
 		{[]string{"serve", "--data", other, "--config", limits}, "", "want a whole number without quotes", ""},
-		{[]string{"serve", "--data", other, "--config", tables}, "", "nonsense.x is unknown; want [models.NAME], [limits], [auth], [agent_call], [approvals], [budget], [chat], [memory], [otel], [[policy]], [policy_default], [prices], [record] or [[webhook]] as tables", ""},
+		{[]string{"serve", "--data", other, "--config", tables}, "", "nonsense.x is unknown; want [models.NAME], [limits], [auth], [agent_call], [approvals], [budget], [builtin], [chat], [memory], [otel], [[policy]], [policy_default], [prices], [record] or [[webhook]] as tables", ""},
 		{[]string{"serve", "--data", other, "--write-buffer-mib", "0"}, "", "--write-buffer-mib: want 1 to 1024, got 0", ""},
 		{[]string{"runs", "list", "--limit", "500", "--server", s.url}, "", "--limit: want 1 to 200, got 500", ""},
 		{[]string{"runs", "list", "--limit", "0", "--server", s.url}, "", "--limit: want 1 to 200, got 0", ""},

@@ -350,7 +350,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		return nil, err
 	}
 	base, err := service.Open(service.Config{
-		Node:    node.Config{Data: c.Data, Store: c.Store, Cluster: cluster, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Budget: config.Budget, Routing: config.AgentCall.routing(), Outbound: c.egress(&config), Native: native, Reserved: reserved, Policy: config.Policy, Memory: config.Memory, Webhooks: config.Webhooks, Record: config.Record, Traces: config.Traces, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
+		Node:    node.Config{Data: c.Data, Store: c.Store, Cluster: cluster, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Budget: config.Budget, Routing: config.AgentCall.routing(), Outbound: c.egress(&config), Native: native, Reserved: reserved, Policy: config.Policy, Memory: config.Memory, Builtin: config.Builtin, Webhooks: config.Webhooks, Record: config.Record, Traces: config.Traces, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
 		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope), Chat: config.Chat, DetachedOnChannel: config.AgentCall.Channel, Certificate: certificate},
 		MCP:     files.MCP(),
 		Modules: files.Modules(),

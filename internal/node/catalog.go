@@ -40,6 +40,7 @@ type catalogSync struct {
 	attached  chan struct{}                  // closed by attach; announcements wait for it
 	memories  *memories                      // set before attach; nil: the node does not remember
 	grants    map[string]agents.MemoryGrants // of agents that are programs, by name
+	offered   map[string][]string            // tools that these list
 	schedules *schedules                     // set before attach; nil: the node sends no messages
 	commands  *Commands                      // set before attach
 
@@ -64,17 +65,16 @@ func (e *ConflictError) Error() string {
 }
 
 // loadCatalog reads the registry's journal. It returns a *ConflictError if a stored agent
-// has the name of a native one. Other names are reserved. The local tools are those of the program, and the remote ones those of
-// MCP servers. The policy decides about calls of all of them.
-func loadCatalog(stored store.Reader, native []actor.Definition, reserved []string, local, remote []tools.Tool, policy *tools.Policy, keys Keys, remembers bool, log *slog.Logger) (*catalogSync, error) {
+// has the name of a native one.
+func loadCatalog(stored store.Reader, of *Config, log *slog.Logger) (*catalogSync, error) {
 	var names, provided []string
-	for _, def := range native {
+	for _, def := range of.Native {
 		names = append(names, def.Name)
 		for i := range def.Provides {
 			provided = append(provided, def.Provides[i].Code)
 		}
 	}
-	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(agents.DefaultQuotas(), agents.NativeNames{Served: names, Reserved: reserved, Provided: provided}), agents.Session(), agents.Contexts()), keys: keys, items: map[string][]byte{}}
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(of.Native), agents.Registry(agents.DefaultQuotas(), agents.NativeNames{Served: names, Reserved: of.Reserved, Provided: provided}), agents.Session(), agents.Contexts()), keys: of.Keys, grants: of.Remembering, offered: of.Offered, items: map[string][]byte{}}
 	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents, tools and API keys of the registry to this node.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {
@@ -86,20 +86,20 @@ func loadCatalog(stored store.Reader, native []actor.Definition, reserved []stri
 		return nil, err
 	}
 	c.registerSessionTools()
-	c.native = append(c.native, agents.Memory()...)
-	if err := c.registerMemory(remembers); err != nil {
+	c.native = append(c.native, append(agents.Memory(), agents.Workspaces())...)
+	if err := errors.Join(c.registerMemory(of.Memory), c.registerBuiltins(of.Builtin)); err != nil {
 		return nil, err
 	}
-	for _, t := range local {
+	for _, t := range of.Tools {
 		if err := c.tools.Register(t); err != nil {
 			return nil, err
 		}
 	}
-	if c.own, err = c.tools.With(nil, policy); err != nil {
+	if c.own, err = c.tools.With(nil, of.Policy); err != nil {
 		return nil, err
 	}
 	c.attached = make(chan struct{})
-	if err := c.addRemote(remote); err != nil {
+	if err := c.addRemote(of.Remote); err != nil {
 		return nil, err
 	}
 	saved, err := stored.Load(agents.RegistryID)
@@ -170,7 +170,7 @@ func (c *catalogSync) setRemote(ctx context.Context, remote []tools.Tool) error 
 
 // ReadKeys reads the API keys of a store that no node has open.
 func ReadKeys(stored store.Reader, keys Keys) error {
-	_, err := loadCatalog(stored, nil, nil, nil, nil, nil, keys, false, slog.New(slog.DiscardHandler))
+	_, err := loadCatalog(stored, &Config{Keys: keys}, slog.New(slog.DiscardHandler))
 	return err
 }
 

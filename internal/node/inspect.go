@@ -32,7 +32,7 @@ type replayer struct {
 // replayer returns one with the definitions in the store.
 func (v View) replayer() replayer {
 	return replayer{v, sync.OnceValues(func() ([]actor.Definition, error) {
-		catalog, err := loadCatalog(v.Log, nil, nil, nil, nil, nil, nil, false, slog.New(slog.DiscardHandler))
+		catalog, err := loadCatalog(v.Log, new(Config), slog.New(slog.DiscardHandler))
 		if err != nil {
 			return nil, err
 		}

@@ -4,18 +4,15 @@ package node
 
 import (
 	"context"
-	"errors"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/memory"
-	"github.com/troupe-run/troupe/store"
 )
 
 const (
@@ -188,24 +185,10 @@ func (m *memories) load(id actor.ID, s *remembered) <-chan struct{} {
 }
 
 // build returns the index of the journal of a scope.
-func (m *memories) build(ctx context.Context, id actor.ID) (index *memory.Index, err error) {
-	var items []actor.StateItem
-	c := m.commands
-	err = c.engine.Read(ctx, func(log store.Reader) error {
-		c.store.RLock()
-		defer c.store.RUnlock()
-		if c.closed {
-			return engine.ErrClosed
-		}
-		j, err := View{Log: log}.journal(id)
-		items = j.ActorState
-		return err
-	})
-	if errors.As(err, new(store.Gone)) {
-		return nil, actor.SessionNotFound(id.Key)
-	}
+func (m *memories) build(ctx context.Context, id actor.ID) (*memory.Index, error) {
+	items, err := m.commands.stateOf(ctx, id)
 	if err != nil {
-		return nil, errorOf(err)
+		return nil, err
 	}
 	return memory.NewIndex(items)
 }

@@ -64,7 +64,13 @@ func (n *rememberingNode) close() {
 // say has an agent follow an instruction and returns its answer.
 func (n *rememberingNode) say(agent, session, instruction string) string {
 	n.t.Helper()
-	a, err := n.Invoke(n.t.Context(), command.Invoke{By: testBy, Call: actor.Call{ID: n.NewCallID(), To: testBy.ID(agent, session), Parts: actor.Text(instruction)}}, nil)
+	return n.sayAs(testBy, agent, session, instruction)
+}
+
+// sayAs is say for a principal.
+func (n *rememberingNode) sayAs(by actor.Principal, agent, session, instruction string) string {
+	n.t.Helper()
+	a, err := n.Invoke(n.t.Context(), command.Invoke{By: by, Call: actor.Call{ID: n.NewCallID(), To: by.ID(agent, session), Parts: actor.Text(instruction)}}, nil)
 	if err != nil || a.Reply.Refusal != nil {
 		n.t.Fatal(err, a.Reply.Refusal)
 	}

@@ -89,6 +89,10 @@ type Config struct {
 	Memory bool
 	// Remembering is what agents of Native may do with it, by name.
 	Remembering map[string]agents.MemoryGrants
+	// Builtin names the tools of tools.Builtins that the node has. An agent uses one if its definition lists it as well.
+	Builtin []string
+	// Offered are the tools that agents of Native list, by name.
+	Offered map[string][]string
 	// RegistryOnly leaves the open runs of all other actors in the log as they are: the node has no
 	// configuration with which they could continue.
 	RegistryOnly bool
@@ -164,11 +168,10 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if err = checkExpiryIndex(n.store); err != nil {
 		return nil, fmt.Errorf("store %s: %w", c.Data, err)
 	}
-	if n.catalog, err = loadCatalog(n.store, c.Native, c.Reserved, c.Tools, c.Remote, c.Policy, c.Keys, c.Memory, log); err != nil {
+	if n.catalog, err = loadCatalog(n.store, &c, log); err != nil {
 		return nil, err
 	}
 	n.catalog.share(c.Registry)
-	n.catalog.grants = c.Remembering
 	c.Outbound.Logger = log
 	c.Outbound.Server = ingress.ServerMark(n.secret)
 	c.Outbound.Sign = func(who *upstream.Identity, call upstream.SignedCall) string {

@@ -35,7 +35,7 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := disk.NewLog(d)
-	detached, err := loadCatalog(d, nil, nil, nil, nil, nil, nil, false, log)
+	detached, err := loadCatalog(d, new(Config), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// noteTimeout is the time that the actor of a session's notes has for an entry.
+// noteTimeout is the time that the actor of a session's notes, or of a workspace, has for a change.
 const noteTimeout = 30 * time.Second
 
 // SessionState returns what the agents of a session share.
@@ -209,23 +209,7 @@ func noteSession(ctx context.Context, c *Commands, by *engine.ToolCall, input []
 	}
 	of := &by.Call
 	body := invariant.Must(json.Marshal(agents.Note{Kind: in.Kind, Name: in.Name, Value: in.Value, Agent: of.To.Agent, Run: of.ID.String()}))
-	if c.storage != nil {
-		if r := c.storage.admit(of.To.Tenant, len(body)); r != nil {
-			return nil, r
-		}
-	}
-	a, err := c.engine.Ask(ctx, actor.Call{ID: c.engine.NewCallID(), To: actor.ID{Tenant: of.To.Tenant, Agent: actor.ContextAgent, Key: of.To.Key}, Operation: agents.OpNote,
-		Principal: of.Principal, Origin: actor.System, Left: noteTimeout, Parts: actor.Text(string(body)),
-		Idempotency: actor.Idempotency{Principal: of.Principal, Route: tools.NoteSession, Key: by.ID.String(), Body: actor.HashOf(body)}})
-	switch {
-	case err != nil:
-		return nil, errorOf(err)
-	case a.Reply.Refusal != nil:
-		return nil, a.Reply.Refusal
-	case len(a.Reply.Parts) != 1:
-		return nil, actor.Refuse(actor.Unavailable, "%s: no answer in time; repeat it: it is performed once", tools.NoteSession)
-	}
-	return a.Reply.Parts[0].Bytes, nil
+	return c.askActor(ctx, by, tools.NoteSession, actor.ID{Tenant: of.To.Tenant, Agent: actor.ContextAgent, Key: of.To.Key}, agents.OpNote, actor.Text(string(body))[0])
 }
 
 // readSession reads all entries, and the state of each agent; or one result of a workflow.

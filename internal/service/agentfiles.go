@@ -355,6 +355,18 @@ func (f *AgentFiles) CheckMemory(enabled bool) {
 	}
 }
 
+// CheckBuiltin adds a warning for each tool of tools.Builtins that an agent lists and the configuration of the server does not
+// switch on.
+func (f *AgentFiles) CheckBuiltin(enabled []string) {
+	for _, a := range f.Agents {
+		for _, name := range a.Spec.Tools {
+			if tools.IsBuiltin(name) && !slices.Contains(enabled, name) {
+				f.warn(a.Path, "tools", "the configuration does not switch %s on, so the agent runs without it; add %q to tools of its table [builtin]", name, name)
+			}
+		}
+	}
+}
+
 // CheckModels adds a warning for each agent whose model is not in the list known.
 func (f *AgentFiles) CheckModels(known []string) {
 	for _, a := range f.Agents {

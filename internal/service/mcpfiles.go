@@ -217,9 +217,9 @@ func (f *AgentFiles) Modules() map[string][]byte {
 	return all
 }
 
-// ofOthers reports whether a tool belongs to an MCP server of the files, or to the memory of the server that runs them.
+// ofOthers reports whether a tool belongs to an MCP server of the files, or is one that the configuration of the server switches on.
 func (f *AgentFiles) ofOthers(tool string) bool {
-	if tools.IsMemory(tool) {
+	if tools.IsMemory(tool) || tools.IsBuiltin(tool) {
 		return true
 	}
 	name, _, ok := strings.Cut(tool, ".")

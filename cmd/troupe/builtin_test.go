@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+)
+
+// builtinConfig writes a configuration that switches built-in tools on.
+func builtinConfig(t *testing.T, tools string) string {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "builtin.toml")
+	if err := os.WriteFile(config, []byte("[builtin]\ntools = ["+tools+"]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+const workspaceTools = `"workspace_get", "workspace_put"`
+
+// An agent that lists a built-in tool is without fault, unless the configuration does not switch the tool on.
+func TestCheckOfBuiltinTools(t *testing.T) {
+	files := writeFiles(t, ">> clerk.toml\nname = \"clerk\"\ntools = ["+workspaceTools+"]\n")
+	for list, want := range map[string]string{
+		workspaceTools:                    "warnings=0",
+		`"workspace_get"`:                 `the configuration does not switch workspace_put on, so the agent runs without it; add "workspace_put" to tools of its table [builtin]`,
+		`"workspace"`:                     `"workspace" is unknown`,
+		`"workspace_get","workspace_get"`: "names workspace_get twice",
+		`]` + "\nenabled = [1":            "builtin.enabled is unknown",
+	} {
+		if _, out, err := runProgram(t, "check", files, "--config", builtinConfig(t, list)); !strings.Contains(out+err, want) {
+			t.Errorf("%s: %s%s, want %s", list, out, err, want)
+		}
+	}
+	if code, out, err := runProgram(t, "check", files); code != 0 || !strings.Contains(err, "warnings=0") {
+		t.Errorf("without a configuration: %s%s", out, err)
+	}
+}
+
+// workspaceKills is the number of kills of TestWorkspaceSurvivesKills.
+const workspaceKills = 8
+
+// The server is killed while agents write a document. After each start its versions are those before, an acknowledged one is what
+// was written, and none was written twice.
+func TestWorkspaceSurvivesKills(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	config, files := builtinConfig(t, workspaceTools), writeFiles(t, ">> clerk.toml\nname = \"clerk\"\ntools = ["+workspaceTools+"]\n")
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	type document struct {
+		Version uint64 `json:"version"`
+		Oldest  uint64 `json:"oldest_version"`
+		Content int    `json:"content"`
+	}
+	use := func(s *server, tool, input string) (d document, err error) {
+		var a messageReply
+		body, _ := json.Marshal(map[string]string{"content": "use " + tool + " " + input})
+		status, err := s.request("POST", "/v1/agents/clerk/messages", string(body), "", &a)
+		if err == nil && status == 200 {
+			err = json.Unmarshal([]byte(a.Content[strings.IndexByte(a.Content, '{'):]), &d)
+		}
+		return d, err
+	}
+	written := map[uint64]int{} // the content of each version that was acknowledged or read
+	number, unknown := 0, 0
+	for kill := range workspaceKills + 1 {
+		s := startServer(t, data, "--config", config, "--agents", files)
+		if len(written) > 0 {
+			last, err := use(s, "workspace_get", `{"key":"n"}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := map[int]bool{}
+			for version := last.Oldest; version <= last.Version; version++ {
+				d, err := use(s, "workspace_get", fmt.Sprintf(`{"key":"n","version":%d}`, version))
+				if was, known := written[version]; err != nil || known && was != d.Content || seen[d.Content] {
+					t.Fatalf("seed %d, kill %d: version %d is %+v, was %d, error %v", seed, kill, version, d, was, err)
+				}
+				written[version], seen[d.Content] = d.Content, true
+			}
+			if most := uint64(number); last.Version > most || last.Version < most-uint64(unknown) {
+				t.Fatalf("seed %d, kill %d: version %d after %d changes, of which %d were not acknowledged", seed, kill, last.Version, number, unknown)
+			}
+		}
+		if kill == workspaceKills {
+			break
+		}
+		after := int64(1 + rng.IntN(10))
+		var acknowledged atomic.Int64
+		reached, done := make(chan struct{}), make(chan struct{})
+		go func() { // ends with the server
+			defer close(done)
+			for {
+				number++
+				d, err := use(s, "workspace_put", fmt.Sprintf(`{"key":"n","content":%d}`, number))
+				if err != nil {
+					unknown++
+					return
+				}
+				written[d.Version] = number
+				if acknowledged.Add(1) == after {
+					close(reached)
+				}
+			}
+		}()
+		<-reached
+		s.stop(syscall.SIGKILL)
+		<-done
+	}
+	t.Logf("seed %d: %d changes, %d not acknowledged", seed, number, unknown)
+}
