@@ -89,6 +89,7 @@ type Model struct {
 	URL           string            // base URL, such as https://api.example.com/v1
 	Headers       map[string]string // further headers, with their values
 	HeaderEnv     map[string]string // the same, with environment variables that hold the values
+	Fallback      []string          // models that are asked in turn if this one is not available
 	KeyEnv        string            // environment variable with the API key; empty for no key
 	Model         string            // name at the provider; default: the key in Config.Models
 	MaxTokensName string            // field with the token limit: max_tokens (default) or max_completion_tokens

@@ -340,7 +340,7 @@ func (c *Cell) outcome(in Outcome) {
 func (t *turn) answerResult(c *Cell, i int, answer actor.Answer) {
 	userTexts{c}.end(t, i, &answer)
 	a := &t.run.Last()[i]
-	t.answerShown(c, i, answer, 0, unspent(a, &answer), store.ShownAsk{Kind: a.Out().Kind, Name: a.ShownName(), Took: store.Elapsed(a, c.now)})
+	t.answerShown(c, i, answer, 0, unspent(a, &answer), store.ShownAsk{Kind: a.Out().Kind, Name: a.AnsweredBy(&answer), Took: store.Elapsed(a, c.now)})
 }
 
 // answer gives an ask its only answer. The turn continues once all asks of its step

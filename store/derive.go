@@ -438,6 +438,15 @@ func shownName(out *actor.Ask) string { return cmp.Or(out.Name, "(unnamed)") }
 // ShownName returns the name of an ask in the events of its run.
 func (a *Asked) ShownName() string { return shownName(a.Out()) }
 
+// AnsweredBy returns the name under which an answer to the ask is shown and counted: for a model, that of the
+// one that answered.
+func (a *Asked) AnsweredBy(answer *actor.Answer) string {
+	if a.Out().Kind == actor.AskModel && len(answer.Parts) == 1 {
+		return cmp.Or(upstream.FallbackOf(answer.Parts[0].Bytes), a.ShownName())
+	}
+	return a.ShownName()
+}
+
 func streamTypes(kind actor.AskKind) (started, done runs.Type) {
 	if kind == actor.AskModel {
 		return runs.LLMCallStarted, runs.LLMCallDone

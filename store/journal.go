@@ -401,7 +401,7 @@ func (r *Run) addUsage(a *Asked) {
 		r.Usage = r.Usage.Add(a.Answer.Usage)
 		switch kind := a.Out().Kind; {
 		case kind == actor.AskModel && a.Answer.Refusal == nil:
-			r.Spent = r.Spent.Add(a.ShownName(), a.Answer.Usage)
+			r.Spent = r.Spent.Add(a.AnsweredBy(a.Answer), a.Answer.Usage)
 		case kind == actor.AskInvoke && a.Answer.Usage != actor.Usage{}:
 			r.Spent = r.Spent.Add("", a.Answer.Usage)
 		}

@@ -72,6 +72,9 @@ type Completion struct {
 	Usage  Usage
 	Model  string // name of the responding model at its upstream
 	Kept   Kept   // the reasoning, for the next prompt
+	// Fallback is the name in the configuration of the model that answered in place of the one that was
+	// asked; "": that one did.
+	Fallback string
 }
 
 // Bounds of a response, in bytes unless noted.
@@ -89,7 +92,7 @@ const (
 // Encode returns the JSON form that DecodeCompletion reads. Equal completions have
 // equal bytes.
 func (c Completion) Encode() []byte {
-	wire := completionJSON{Text: strings.ToValidUTF8(c.Text, "\uFFFD"), Finish: c.Finish.String(), Model: strings.ToValidUTF8(c.Model, "\uFFFD")}
+	wire := completionJSON{Fallback: c.Fallback, Text: strings.ToValidUTF8(c.Text, "\uFFFD"), Finish: c.Finish.String(), Model: strings.ToValidUTF8(c.Model, "\uFFFD")}
 	for _, call := range c.Calls {
 		wire.Calls = append(wire.Calls, toolCallJSON{call.ID, call.Name, strings.ToValidUTF8(call.Arguments, "\uFFFD"), call.Kept.value()})
 	}
@@ -127,7 +130,7 @@ func DecodeCompletion(b []byte) (Completion, error) {
 	if err := unmarshal(b, &wire, json.RejectUnknownMembers(true)); err != nil {
 		return Completion{}, fmt.Errorf("completion: %w", err)
 	}
-	c := Completion{Text: wire.Text, Finish: parseFinish(wire.Finish), Model: wire.Model}
+	c := Completion{Text: wire.Text, Finish: parseFinish(wire.Finish), Model: wire.Model, Fallback: wire.Fallback}
 	kept := []*Kept{&c.Kept}
 	values := []jsontext.Value{wire.Kept}
 	for _, l := range wire.Calls {
@@ -157,12 +160,13 @@ func DecodeCompletion(b []byte) (Completion, error) {
 
 type (
 	completionJSON struct {
-		Text   string         `json:"text"`
-		Calls  []toolCallJSON `json:"tool_calls,omitempty"`
-		Finish string         `json:"finish,omitzero"`
-		Usage  *usageJSON     `json:"usage,omitzero"`
-		Model  string         `json:"model,omitzero"`
-		Kept   jsontext.Value `json:"kept,omitzero"`
+		Fallback string         `json:"fallback,omitzero"` // first: see FallbackOf
+		Text     string         `json:"text"`
+		Calls    []toolCallJSON `json:"tool_calls,omitempty"`
+		Finish   string         `json:"finish,omitzero"`
+		Usage    *usageJSON     `json:"usage,omitzero"`
+		Model    string         `json:"model,omitzero"`
+		Kept     jsontext.Value `json:"kept,omitzero"`
 	}
 	toolCallJSON struct {
 		ID        string         `json:"id"`

@@ -320,7 +320,7 @@ func (t *tally) recordUsage(model, agent string, answer actor.Answer) {
 		return
 	}
 	if model != "" {
-		t.measures.update(actor.AskModel, model, func(s *series) { s.recordUsage(completion.Usage) })
+		t.measures.update(actor.AskModel, cmp.Or(completion.Fallback, model), func(s *series) { s.recordUsage(completion.Usage) })
 	}
 	if agent != "" {
 		t.measures.update(actor.AskCall, agent, func(s *series) { s.recordUsage(completion.Usage) })

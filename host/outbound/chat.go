@@ -67,36 +67,20 @@ func (o *Outbound) chat(ctx context.Context, in ChatRequest, onPiece func(text s
 	if !ok {
 		return ChatOutcome{Refusal: o.unknownModel(in.Chat.Model)}
 	}
-	endpoint := m.refusals.apply(m.endpoint)
-	endpoint.Trace = in.Trace
-	order, reader, refusal := endpoint.Chat(&in.Chat, m.config.Model, o.deadline(ctx, in.Left), m.patience) // has a copy of the body
-	var roundTripper http.RoundTripper = o.transport
-	if refusal == nil && m.name == upstream.ScriptName {
-		var prompt upstream.Prompt
-		prompt, refusal = in.Chat.Prompt()
-		roundTripper = scriptTransport{prompt, o.config.Pace}
-		if !in.Chat.Stream {
-			roundTripper = scriptAnswer(prompt)
-		}
-	}
-	if refusal != nil {
-		return ChatOutcome{Refusal: refusal}
-	}
-	in.Chat = upstream.Chat{}
-	x.setRequest(m, order.Request)
-	release, refusal := o.acquireModel(ctx, m, in.Principal, in.Left)
-	if refusal != nil {
-		return ChatOutcome{Refusal: refusal}
-	}
-	defer release()
-	outcome := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, func(p actor.Piece) {
+	var reader *upstream.ChatReader
+	outcome := o.inTurn(m, o.deadline(ctx, in.Left), func(p actor.Piece) {
 		if p.Retry == nil {
 			onPiece(p.Text)
 		}
+	}, func(t turn, onPiece func(actor.Piece)) *upstream.Outcome {
+		m = t.model
+		var outcome *upstream.Outcome
+		reader, outcome = o.passOn(ctx, t, &in, onPiece, x)
+		return outcome
 	})
-	m.setCost(outcome)
-	o.remember(m, outcome)
-	x.setOutcome(outcome)
+	if reader == nil {
+		return ChatOutcome{Refusal: outcome.Refusal}
+	}
 	out := ChatOutcome{Tail: reader.Tail(), Streams: reader.Streams(), Completion: outcome.Completion, Refusal: outcome.Refusal, Code: outcome.Code}
 	if n := len(outcome.Attempts); n > 0 {
 		out.Status = outcome.Attempts[n-1].Status
@@ -108,6 +92,40 @@ func (o *Outbound) chat(ctx context.Context, in ChatRequest, onPiece func(text s
 		}
 	}
 	return out
+}
+
+// passOn passes a request on to a model. There is no reader of the answer if nothing was sent.
+func (o *Outbound) passOn(ctx context.Context, t turn, in *ChatRequest, onPiece func(actor.Piece), x *Recorded) (*upstream.ChatReader, *upstream.Outcome) {
+	m := t.model
+	endpoint := m.refusals.apply(m.endpoint)
+	endpoint.Trace = in.Trace
+	order, reader, refusal := endpoint.Chat(&in.Chat, m.config.Model, t.deadline, t.limits()) // has a copy of the body
+	var roundTripper http.RoundTripper = o.transport
+	if refusal == nil && m.name == upstream.ScriptName {
+		var prompt upstream.Prompt
+		prompt, refusal = in.Chat.Prompt()
+		roundTripper = scriptTransport{prompt, o.config.Pace}
+		if !in.Chat.Stream {
+			roundTripper = scriptAnswer(prompt)
+		}
+	}
+	if refusal != nil {
+		return nil, &upstream.Outcome{Refusal: refusal}
+	}
+	if t.others == 0 {
+		in.Chat = upstream.Chat{}
+	}
+	x.setRequest(m, order.Request)
+	release, refusal := o.acquireModel(ctx, m, in.Principal, t.left())
+	if refusal != nil {
+		return nil, &upstream.Outcome{Refusal: refusal}
+	}
+	defer release()
+	outcome := o.runExchange(ctx, order, roundTripper, t.pacer(), &m.stats, nil, onPiece)
+	m.setCost(outcome)
+	o.remember(m, outcome)
+	x.setOutcome(outcome)
+	return reader, outcome
 }
 
 // shownServer replaces the address of a model in details for clients.

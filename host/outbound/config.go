@@ -94,6 +94,8 @@ type Model struct {
 	// variable that holds the value
 	Headers   map[string]string `toml:"headers"`
 	HeaderEnv map[string]string `toml:"header_env"`
+	// models that are asked in turn if this one is not available
+	Fallback []string `toml:"fallback"`
 	// environment variable that holds the API key; "": no key
 	KeyEnv string `toml:"key_env"`
 	// name of the model at the provider; "": its key in Config.Models
@@ -209,6 +211,8 @@ func (c *Config) Errors() (all []error) {
 			report("models: %s is built in: choose another name", name)
 		} else if err := model.validate(); err != nil {
 			report("models.%s.%w", name, err)
+		} else if err := c.validateFallback(name); err != nil {
+			report("models.%s.fallback: %w", name, err)
 		}
 	}
 	if err := CheckCurrency(c.Currency); err != nil {

@@ -48,6 +48,7 @@ type Outbound struct {
 type model struct {
 	name     string
 	config   Model
+	next     []*model // asked in turn if this one is not available
 	endpoint upstream.Model
 	price    upstream.Price
 	patience upstream.AttemptLimits
@@ -117,6 +118,11 @@ func newModels(config *Config) (map[string]*model, error) {
 		models[name] = &model{name: name, config: c, price: price, patience: patience, backoff: newSharedBackoff(config.Backoff),
 			endpoint: upstream.Model{URL: c.URL, Key: key, Headers: headers, MaxTokensName: c.MaxTokensName, Omit: c.Omit}}
 	}
+	for name, c := range config.Models {
+		for _, other := range c.Fallback {
+			models[name].next = append(models[name].next, models[other])
+		}
+	}
 	return models, nil
 }
 
@@ -165,6 +171,15 @@ func (o *Outbound) model(ctx context.Context, op runtime.Model, onPiece func(act
 		return refusedAnswer(actor.Refuse(actor.Invalid, "model %s: %v", m.name, err))
 	}
 	prompt.OfferTools(op.Tools)
+	outcome := o.inTurn(m, o.deadline(ctx, op.Left), onPiece, func(t turn, onPiece func(actor.Piece)) *upstream.Outcome {
+		return o.prompt(ctx, t, &op, prompt, onPiece, x)
+	})
+	return outcome.Answer()
+}
+
+// prompt sends a prompt to a model.
+func (o *Outbound) prompt(ctx context.Context, t turn, op *runtime.Model, prompt upstream.Prompt, onPiece func(actor.Piece), x *Recorded) *upstream.Outcome {
+	m := t.model
 	prompt.Model = m.config.Model
 	prompt.MaxTokens = cmp.Or(prompt.MaxTokens, m.config.MaxTokens, int(op.AnswerTokens))
 	if prompt.Temperature == nil {
@@ -172,32 +187,32 @@ func (o *Outbound) model(ctx context.Context, op runtime.Model, onPiece func(act
 	}
 	endpoint := m.refusals.apply(m.endpoint)
 	endpoint.Trace = o.config.traceIn(&op.Call, runs.SpanOf(op.Call.ID))
-	order, refusal := endpoint.Exchange(prompt, o.deadline(ctx, op.Left), m.patience)
+	order, refusal := endpoint.Exchange(prompt, t.deadline, t.limits())
 	if refusal != nil {
-		return refusedAnswer(refusal)
+		return &upstream.Outcome{Refusal: refusal}
 	}
 	x.setRequest(m, order.Request)
-	release, refusal := o.acquireModel(ctx, m, op.Call.Principal, op.Left)
+	release, refusal := o.acquireModel(ctx, m, op.Call.Principal, t.left())
 	if refusal != nil {
-		return refusedAnswer(refusal)
+		return &upstream.Outcome{Refusal: refusal}
 	}
 	defer release()
 	var roundTripper http.RoundTripper = o.transport
 	if m.name == upstream.ScriptName {
 		roundTripper = scriptTransport{prompt, o.config.Pace}
 	}
-	outcome := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, onPiece)
+	outcome := o.runExchange(ctx, order, roundTripper, t.pacer(), &m.stats, nil, onPiece)
 	m.setCost(outcome)
 	o.remember(m, outcome)
 	x.setOutcome(outcome)
-	return outcome.Answer()
+	return outcome
 }
 
 // Costs returns what answers of the models can cost.
 func (o *Outbound) Costs() map[string]runtime.ModelCost {
 	all := map[string]runtime.ModelCost{}
 	for name, m := range o.models {
-		all[name] = runtime.ModelCost{Price: m.price, AnswerTokens: int64(m.config.MaxTokens)}
+		all[name] = m.cost()
 	}
 	return all
 }

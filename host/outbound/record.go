@@ -47,7 +47,7 @@ func (o *Outbound) record(model string, owner actor.ID, run actor.CallID) (x *Re
 // setRequest sets what is sent. A nil Recorded ignores it.
 func (x *Recorded) setRequest(m *model, r upstream.Request) {
 	if x != nil {
-		x.Request, x.Provider, x.Mask = r.Body, m.config.Model, r.Mask
+		x.Request, x.Model, x.Provider, x.Mask = r.Body, m.name, m.config.Model, r.Mask
 	}
 }
 
