@@ -122,15 +122,33 @@ func (a *Agents) named(name string, callees []string) []string {
 	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !slices.Contains(callees, id) })
 }
 
-// listFor returns at most n agents that the caller may call, from the first ID after
+// Asker is an agent that asks for others.
+type Asker struct {
+	Agent   string
+	Callees []string // agents that it may call; nil: any
+	User    string   // for whom it asks, whose agents it sees as well; "": nobody
+}
+
+// Find returns the agent that a target means, if the asker may see it.
+func (a *Agents) Find(by Asker, target string) (*actor.Definition, *actor.Refusal) {
+	id, refusal := a.Resolve(target, by.Callees)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if def := a.byID[id]; def != nil && a.sees(by, def) {
+		return def, nil
+	}
+	return nil, actor.AgentNotFound(id)
+}
+
+// List returns at most n agents that the asker may see, from the first ID after
 // the given one, and whether there are more. Without callees these are agents of the operator, of
-// clients of this machine without a key, and of the caller's own owner: the words of others about
+// clients of this machine without a key, of the owner of the asker, and of its user: the words of others about
 // their agents are not to reach its model.
-func (a *Agents) listFor(caller string, callees []string, after string, n int) (page []*actor.Definition, more bool) {
+func (a *Agents) List(by Asker, after string, n int) (page []*actor.Definition, more bool) {
 	for _, def := range a.sorted {
 		switch {
-		case def.Name <= after || def.Name == caller || callees != nil && !slices.Contains(callees, def.Name):
-		case !a.mayShow(caller, callees, def):
+		case def.Name <= after || !a.sees(by, def):
 		case len(page) == n:
 			return page, true
 		default:
@@ -138,6 +156,11 @@ func (a *Agents) listFor(caller string, callees []string, after string, n int) (
 		}
 	}
 	return page, false
+}
+
+func (a *Agents) sees(by Asker, def *actor.Definition) bool {
+	return !def.System && def.Name != by.Agent && (by.Callees == nil || slices.Contains(by.Callees, def.Name)) &&
+		(a.mayShow(by.Agent, by.Callees, def) || by.User != "" && by.User == def.Owner)
 }
 
 // mayShow reports whether the words of an agent about itself may reach the model of a caller.
@@ -150,7 +173,7 @@ func (a *Agents) mayShow(caller string, callees []string, def *actor.Definition)
 // that the caller may call, in the order of their IDs, and reports whether all of them
 // fit.
 func (a *Agents) Describe(caller string, callees []string) (description string, all bool) {
-	page, more := a.listFor(caller, callees, "", ListedAgentsMax)
+	page, more := a.List(Asker{Agent: caller, Callees: callees}, "", ListedAgentsMax)
 	var list strings.Builder
 	for _, def := range page {
 		line := "\n- " + def.Name
@@ -212,7 +235,7 @@ func planListAgents(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
 		Agents []agent `json:"agents"`
 		Next   string  `json:"next,omitzero"`
 	}{Agents: []agent{}}
-	page, more := ec.Agents.listFor(ec.AgentID, ec.Callees, in.After, ListedAgentsMax)
+	page, more := ec.Agents.List(Asker{Agent: ec.AgentID, Callees: ec.Callees}, in.After, ListedAgentsMax)
 	for _, def := range page {
 		out.Agents = append(out.Agents, agent{def.Name, cmp.Or(def.Title, def.Name), summaryOf(def)})
 	}

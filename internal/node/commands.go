@@ -25,6 +25,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Commands performs commands on an engine. It implements command.Node.
@@ -70,10 +71,11 @@ func (c *Commands) close() {
 	c.closed = true
 }
 
-// agentList is the result of an AgentsQuery for one set of definitions.
+// agentList is the result of an AgentsQuery for one set of definitions, and their table.
 type agentList struct {
 	of     []actor.Definition
 	result command.Result
+	table  *tools.Agents
 }
 
 // NewCommands returns the command.Node of an engine.
@@ -232,7 +234,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 func (c *Commands) lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
 	switch q := in.Query.(type) {
 	case command.AgentsQuery:
-		return c.listAgents(), nil
+		return c.listAgents().result, nil
 	case command.OwnerQuery:
 		return read(ctx, c, &in.By, func(v View) (command.Owner, error) { return v.Owner(q.Run) })
 	case command.OpenRunQuery:
@@ -426,19 +428,19 @@ func (c *Commands) deviceCalls(tenant string, q command.DeviceCallsQuery) (out c
 
 // listAgents returns the agents. Every message needs them, so the list is built
 // once for each set of definitions.
-func (c *Commands) listAgents() command.Result {
+func (c *Commands) listAgents() *agentList {
 	definitions := c.engine.Agents()
 	if l := c.agents.Load(); l != nil && sameSlice(l.of, definitions) {
-		return l.result
+		return l
 	}
 	var out command.Agents
 	for i := range definitions {
 		d := &definitions[i]
 		out.All = append(out.All, command.Agent{Name: d.Name, Hash: d.Hash, Doc: d.Doc, Kind: d.Kind, Spec: d.Spec, System: d.System, Durability: d.Durability, OneSession: d.OneSession, Owner: d.Owner, Former: d.FormerOwners, Declares: agents.EncodeDeclaration(d)})
 	}
-	l := &agentList{definitions, out}
+	l := &agentList{definitions, out, tools.NewAgents(definitions)}
 	c.agents.Store(l)
-	return l.result
+	return l
 }
 
 // sameSlice reports whether two slices share their elements. The list keeps its

@@ -70,7 +70,7 @@ func (n *rememberingNode) say(agent, session, instruction string) string {
 // sayAs is say for a principal.
 func (n *rememberingNode) sayAs(by actor.Principal, agent, session, instruction string) string {
 	n.t.Helper()
-	a, err := n.Invoke(n.t.Context(), command.Invoke{By: by, Call: actor.Call{ID: n.NewCallID(), To: by.ID(agent, session), Parts: actor.Text(instruction)}}, nil)
+	a, err := n.Invoke(n.t.Context(), command.Invoke{By: by, Call: actor.Call{ID: n.NewCallID(), To: by.ID(agent, session), Principal: by.User, Parts: actor.Text(instruction)}}, nil)
 	if err != nil || a.Reply.Refusal != nil {
 		n.t.Fatal(err, a.Reply.Refusal)
 	}
