@@ -60,7 +60,7 @@ type Config struct {
 	// Memory switches on what agents remember, for those whose definition allows it too: Agent.Memory, or memory in a file.
 	Memory bool
 	// Builtin names built-in tools that are switched on, for agents that list them too: agents_list, agents_show,
-	// workspace_get and workspace_put.
+	// metrics_query, workspace_get and workspace_put.
 	Builtin []string
 	// limits by their names in docs/limits.md; a duration is in milliseconds
 	Limits map[string]int64

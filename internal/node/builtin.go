@@ -23,6 +23,7 @@ type builtin func(ctx context.Context, c *Commands, by *engine.ToolCall, input [
 var builtins = map[string]builtin{
 	tools.AgentsList:   agentsList,
 	tools.AgentsShow:   agentsShow,
+	tools.MetricsQuery: metricsQuery,
 	tools.WorkspaceGet: workspaceGet,
 	tools.WorkspacePut: workspacePut,
 }
@@ -56,14 +57,21 @@ func (c *catalogSync) listing(tool string) builtin {
 	}
 }
 
-// stateOf returns the state of an actor of the runtime, once it is durable.
-func (c *Commands) stateOf(ctx context.Context, id actor.ID) (items []actor.StateItem, err error) {
-	err = c.engine.Read(ctx, func(log store.Reader) error {
+// reading calls a function with the log, once everything that it shows is durable.
+func (c *Commands) reading(ctx context.Context, read func(store.Reader) error) error {
+	return errorOf(c.engine.Read(ctx, func(log store.Reader) error {
 		c.store.RLock()
 		defer c.store.RUnlock()
 		if c.closed {
 			return engine.ErrClosed
 		}
+		return read(log)
+	}))
+}
+
+// stateOf returns the state of an actor of the runtime.
+func (c *Commands) stateOf(ctx context.Context, id actor.ID) (items []actor.StateItem, err error) {
+	err = c.reading(ctx, func(log store.Reader) error {
 		j, err := View{Log: log}.journal(id)
 		items = j.ActorState
 		return err
@@ -71,7 +79,7 @@ func (c *Commands) stateOf(ctx context.Context, id actor.ID) (items []actor.Stat
 	if errors.As(err, new(store.Gone)) {
 		return nil, actor.SessionNotFound(id.Key)
 	}
-	return items, errorOf(err)
+	return items, err
 }
 
 func workspaceGet(ctx context.Context, c *Commands, by *engine.ToolCall, input []byte) ([]byte, error) {

@@ -42,6 +42,8 @@ type Commands struct {
 
 	currency string // of the prices of models
 
+	scans chan struct{} // taken while a tool reads many runs
+
 	memories *memories // nil: the node does not remember
 
 	schedules *schedules // nil: the node sends no messages
@@ -80,7 +82,7 @@ type agentList struct {
 
 // NewCommands returns the command.Node of an engine.
 func NewCommands(e *engine.Engine) *Commands {
-	return &Commands{engine: e, registry: newRegistryCalls(), subscriptions: shares.New[string](SubscriptionShares)}
+	return &Commands{engine: e, registry: newRegistryCalls(), subscriptions: shares.New[string](SubscriptionShares), scans: make(chan struct{}, toolScansMax)}
 }
 
 // NewCallID implements command.Node.
@@ -369,17 +371,12 @@ func read[R command.Result](ctx context.Context, c *Commands, by *actor.Principa
 	if err := ctx.Err(); err != nil { // the client of a long scan has gone
 		return nil, err
 	}
-	err := c.engine.Read(ctx, func(log store.Reader) (err error) {
-		c.store.RLock()
-		defer c.store.RUnlock()
-		if c.closed {
-			return engine.ErrClosed
-		}
+	err := c.reading(ctx, func(log store.Reader) (err error) {
 		r, err = get(View{clientReader{log, ctx}, by.Tenant, ingress.Allows(*by, ingress.ScopeAdmin)})
 		return err
 	})
 	if err != nil {
-		return nil, errorOf(err)
+		return nil, err
 	}
 	return r, nil
 }

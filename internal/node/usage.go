@@ -33,22 +33,19 @@ func (v View) Usage(q command.UsageQuery) (out command.Usage, err error) {
 	filter := runs.Filter{Since: q.From.Begin(), Until: (q.To + 1).Begin(), Calls: true, System: true}
 	read := 0
 	for _, tenant := range tenants {
-		for before := (actor.CallID{}); ; {
-			page, err := v.Log.Runs(tenant, filter, before, store.ListedRowsMax)
-			if err != nil {
-				return out, err
+		err := v.eachPage(tenant, filter, func(all []runs.Summary) error {
+			if read += len(all); read > command.UsageRunsMax {
+				return actor.Refuse(actor.Invalid, "the days have more than %d runs: narrow from and to", command.UsageRunsMax)
 			}
-			if read += len(page.All); read > command.UsageRunsMax {
-				return out, actor.Refuse(actor.Invalid, "the days have more than %d runs: narrow from and to", command.UsageRunsMax)
-			}
-			for i := range page.All {
-				if !report.Add(&page.All[i]) {
-					return out, actor.Refuse(actor.Invalid, "the report has more than %d rows: narrow from and to, or group by less", runs.UsageRowsMax)
+			for i := range all {
+				if !report.Add(&all[i]) {
+					return actor.Refuse(actor.Invalid, "the report has more than %d rows: narrow from and to, or group by less", runs.UsageRowsMax)
 				}
 			}
-			if before = page.Next; before.IsZero() {
-				break
-			}
+			return nil
+		})
+		if err != nil {
+			return out, err
 		}
 	}
 	var after *runs.UsageKey
@@ -58,4 +55,20 @@ func (v View) Usage(q command.UsageQuery) (out command.Usage, err error) {
 	out.Rows, out.More = report.After(after, q.Limit)
 	out.Total = report.Total
 	return out, nil
+}
+
+// eachPage passes the runs of a tenant that a filter selects to a function, until it returns an error.
+func (v View) eachPage(tenant string, filter runs.Filter, visit func([]runs.Summary) error) error {
+	for before := (actor.CallID{}); ; {
+		page, err := v.Log.Runs(tenant, filter, before, store.ListedRowsMax)
+		if err != nil {
+			return err
+		}
+		if err := visit(page.All); err != nil {
+			return err
+		}
+		if before = page.Next; before.IsZero() {
+			return nil
+		}
+	}
 }
