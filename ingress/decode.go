@@ -40,10 +40,11 @@ func decode(body []byte, v any, options ...json.Options) *actor.Refusal {
 	var semantic *json.SemanticError
 	switch {
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		field := topLevelField(semantic.JSONPointer)
-		return invalid(field, "%s", Unknown(field, fieldsOf(v)))
+		names := memberNames(semantic.JSONPointer)
+		last := max(len(names)-1, 0)
+		return invalid(strings.Join(names, "."), "%s", Unknown(strings.Join(names[last:], ""), fieldsOf(memberType(v, names[:last]))))
 	case errors.As(err, &semantic):
-		return invalid(topLevelField(semantic.JSONPointer), "wrong JSON type")
+		return invalid(strings.Join(memberNames(semantic.JSONPointer), "."), "wrong JSON type")
 	default:
 		return invalid("", "the JSON does not match the request")
 	}
@@ -62,10 +63,45 @@ func Unknown(name string, known []string) string {
 	return text + "want " + strings.Join(known, ", ")
 }
 
+// memberNames returns the names of the members that a pointer leads through, such as raise and tokens.
+func memberNames(p jsontext.Pointer) (names []string) {
+	for token := range p.Tokens() {
+		names = append(names, fmt.Sprintf("%.80s", strings.ToValidUTF8(token, "\uFFFD")))
+	}
+	return names
+}
+
+// memberType returns the type of a member of a struct, or nil.
+func memberType(v any, names []string) reflect.Type {
+	t := reflect.TypeOf(v).Elem()
+	for _, name := range names {
+		switch t.Kind() {
+		case reflect.Slice, reflect.Map:
+			t = t.Elem()
+			continue
+		case reflect.Struct:
+		default:
+			return nil
+		}
+		var member reflect.Type
+		for _, f := range reflect.VisibleFields(t) {
+			if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag == name {
+				member = f.Type
+			}
+		}
+		if member == nil {
+			return nil
+		}
+		if t = member; t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+	}
+	return t
+}
+
 // fieldsOf returns the names of the JSON members of a struct, without aliases.
-func fieldsOf(v any) (names []string) {
-	t := reflect.TypeOf(v)
-	if t = t.Elem(); t.Kind() != reflect.Struct {
+func fieldsOf(t reflect.Type) (names []string) {
+	if t == nil || t.Kind() != reflect.Struct {
 		return nil
 	}
 	for _, f := range reflect.VisibleFields(t) {

@@ -24,12 +24,12 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// ApprovalsCmd groups the commands about tool calls that wait for a person.
+// ApprovalsCmd groups the commands about tool calls and budgets that wait for a person.
 type ApprovalsCmd struct {
-	List    ApprovalsListCmd    `cmd:"" help:"List the tool calls that wait for a person."`
-	Show    ApprovalsShowCmd    `cmd:"" help:"Show an approval with all arguments of its tool call."`
-	Approve ApprovalsApproveCmd `cmd:"" help:"Approve a tool call, which is then performed."`
-	Reject  ApprovalsRejectCmd  `cmd:"" help:"Reject a tool call; its agent gets the reason."`
+	List    ApprovalsListCmd    `cmd:"" help:"List the tool calls and budgets that wait for a person."`
+	Show    ApprovalsShowCmd    `cmd:"" help:"Show an approval: all arguments of a tool call, or the budget that is asked for."`
+	Approve ApprovalsApproveCmd `cmd:"" help:"Approve a tool call, which is then performed, or raise a budget."`
+	Reject  ApprovalsRejectCmd  `cmd:"" help:"Reject a tool call or a larger budget; the agent gets the reason."`
 	Watch   ApprovalsWatchCmd   `cmd:"" help:"Print approvals as they are requested and decided."`
 }
 
@@ -53,9 +53,34 @@ type approvalView struct {
 	Decided  string         `json:"decided_at"`
 	Reason   string         `json:"reason"`
 	Approver string         `json:"approver"`
+	Kind     string         `json:"kind"` // "" of older servers
+	Raise    *raiseFields   `json:"raise"`
 	May      *bool          `json:"may_decide"` // nil: not known
 
 	namespace string // in which it was found; "" means that of the key
+}
+
+// isBudget reports whether the approval is of a larger budget, and not of a tool call.
+func (a *approvalView) isBudget() bool { return a.Kind == runs.KindBudget }
+
+// what returns the name of the tool, or of the budget.
+func (a *approvalView) what() string {
+	if a.isBudget() {
+		return "budget for " + a.Tool
+	}
+	return a.Tool
+}
+
+// String returns what is added to a budget.
+func (r *raiseFields) String() string {
+	var all []string
+	if r != nil && r.Tokens > 0 {
+		all = append(all, strconv.FormatInt(r.Tokens, 10)+" tokens")
+	}
+	if r != nil && r.Money > 0 {
+		all = append(all, strconv.FormatFloat(r.Money, 'f', -1, 64)+" of money")
+	}
+	return cmp.Or(strings.Join(all, " and "), "what the request needs")
 }
 
 // decision returns who decided and why, or how the approval ended without a decision.
@@ -73,18 +98,17 @@ func (a *approvalView) decision() string {
 	return text
 }
 
-// approvalRequest returns the note that a run waits for an approval, with the commands that
-// decide about it.
-func approvalRequest(flags UserFlags, run, id, tool, summary string) string {
-	what := "a tool call"
-	if tool != "" {
-		what = tool
+// request returns the note that a run waits for the approval, with the commands that decide about it.
+func (a *approvalView) request(flags UserFlags, run string) string {
+	what, see := cmp.Or(a.Tool, "a tool call"), "its arguments"
+	if a.isBudget() {
+		what, see = "a larger budget for requests to "+a.Tool, "it"
 	}
-	if summary != "" {
-		what += " (" + oneLine(summary) + ")"
+	if a.Summary != "" {
+		what += " (" + oneLine(a.Summary) + ")"
 	}
-	ids := []string{id}
-	return fmt.Sprintf("run %s waits for the approval of %s; to see its arguments, to approve or to reject it:\n  %s\n  %s\n  %s", run, what,
+	ids := []string{a.ID}
+	return fmt.Sprintf("run %s waits for the approval of %s; to see "+see+", to approve or to reject it:\n  %s\n  %s\n  %s", run, what,
 		flags.hint("approvals show", ids), flags.hint("approvals approve", ids), flags.hint("approvals reject", ids))
 }
 
@@ -284,8 +308,8 @@ type ApprovalsListCmd struct {
 
 // Help returns the text shown below the flags.
 func (ApprovalsListCmd) Help() string {
-	return `Lists the tool calls that wait for a person, the oldest first: those of the key's user, or with --user those of
-another one, or of all with '*'.
+	return `Lists the tool calls that wait for a person, and the requests to models beyond the budget of their run, the oldest
+first: those of the key's user, or with --user those of another one, or of all with '*'.
 
 Examples:
   troupe approvals list
@@ -307,7 +331,7 @@ func (c *ApprovalsListCmd) Run(s streams) error {
 	case c.JSON:
 		return writeJSON(s.out, list)
 	case len(all) == 0:
-		_, err := fmt.Fprintln(s.err, "no tool call waits for a person; calls appear here that the policy require_approval of a tool or a rule holds")
+		_, err := fmt.Fprintln(s.err, "nothing waits for a person; calls appear here that the policy require_approval of a tool or a rule holds, and requests to models beyond a budget with at_limit = \"ask\"")
 		return err
 	}
 	now := time.Now()
@@ -319,7 +343,7 @@ func (c *ApprovalsListCmd) Run(s streams) error {
 	fmt.Fprintf(w, "APPROVAL\tTOOL\t%sAGENT\tWAITING\tEXPIRES IN\tSUMMARY\n", user("USER"))
 	for i := range all {
 		a := &all[i]
-		fmt.Fprintf(w, "%s\t%s\t%s%s\t%s\t%s\t%s\n", a.ID, a.Tool, user(a.User), a.Agent, since(now, a.Created), left(now, a.Expires), oneLine(a.Summary))
+		fmt.Fprintf(w, "%s\t%s\t%s%s\t%s\t%s\t%s\n", a.ID, a.what(), user(a.User), a.Agent, since(now, a.Created), left(now, a.Expires), oneLine(a.Summary))
 	}
 	return w.Flush()
 }
@@ -334,7 +358,7 @@ type ApprovalsShowCmd struct {
 // Help returns the text shown below the flags.
 func (ApprovalsShowCmd) Help() string {
 	return `Shows all arguments of the call exactly as the tool gets them, its user and its run, and after a decision the author,
-the time and the reason.
+the time and the reason. Of a budget it shows the request to the model, and what an approval adds.
 
 Examples:
   troupe approvals show ap_0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55.1.0
@@ -359,9 +383,16 @@ func (c *ApprovalsShowCmd) Run(s streams) error {
 
 func (a *approvalView) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	what, call, adds := "tool", "tool call", ""
+	if a.isBudget() {
+		what, call = "model", "request"
+		if a.Status == runs.ApprovalStatusPending.String() {
+			adds = "the budget of the run grows by " + a.Raise.String() + "; --raise-money and --raise-tokens set another amount"
+		}
+	}
 	for _, row := range [][2]string{
-		{"approval", a.ID}, {"status", a.decision()}, {"tool", a.Tool}, {"summary", a.Summary}, {"agent", a.Agent}, {"session", a.Session},
-		{"user", a.User}, {"run", a.Run}, {"root", a.Root}, {"tool call", a.ToolCall}, {"requested", localTime(a.Created)}, {"expires", localTime(a.Expires)}, {"approver", a.Approver},
+		{"approval", a.ID}, {"status", a.decision()}, {what, a.Tool}, {"summary", a.Summary}, {"approved", adds}, {"agent", a.Agent}, {"session", a.Session},
+		{"user", a.User}, {"run", a.Run}, {"root", a.Root}, {call, a.ToolCall}, {"requested", localTime(a.Created)}, {"expires", localTime(a.Expires)}, {"approver", a.Approver},
 	} {
 		if row[1] != "" {
 			fmt.Fprintf(w, "%s\t%s\n", row[0], oneLine(row[1]))
@@ -390,7 +421,7 @@ func printArgs(out io.Writer, args jsontext.Value) error {
 type DecideFlags struct {
 	UserFlags
 	ID     approvalArg   `arg:"" help:"Approval ID, or its beginning with at least 13 characters after ap_."`
-	Reason string        `help:"Reason, which the agent gets if the call is rejected; at most 1 KiB."`
+	Reason string        `help:"Reason, which the agent gets after a rejection; at most 1 KiB."`
 	Wait   time.Duration `default:"10s" help:"Maximum time to wait for the end of the tool call (${default})."`
 	NoWait bool          `help:"Do not wait for the end of the tool call."`
 	JSON   bool          `help:"Print the JSON response of the server, and do not wait."`
@@ -424,8 +455,8 @@ type ApprovalsApproveCmd struct {
 
 // Help returns the text shown below the flags.
 func (ApprovalsApproveCmd) Help() string {
-	return `The call is performed with exactly the arguments that the approval shows, if its tool has not changed since.
-Prints the tool and the arguments, of which ` + "`show`" + ` prints all, then approves the call, waits for its end and prints
+	return `The call is performed with exactly the arguments that the approval shows, if its tool has not changed since. A
+budget grows by what show prints, or by the flags, and the request to the model is sent. Prints the tool and the arguments, of which ` + "`show`" + ` prints all, then approves the call, waits for its end and prints
 its state. Needs the scopes call and read. Exits with code 0 once the decision counts, however the call
 ends, and with 1 if the approval has a decision already, or is unknown.
 
@@ -455,7 +486,7 @@ type ApprovalsRejectCmd struct{ DecideFlags }
 
 // Help returns the text shown below the flags.
 func (ApprovalsRejectCmd) Help() string {
-	return `The call is not performed. Its agent gets the reason and continues. Exits with code 0 once the decision counts,
+	return `The call is not performed, or the budget not raised. Its agent gets the reason and continues. Exits with code 0 once the decision counts,
 and with 1 if the approval has a decision already, or is unknown.
 
 Examples:
@@ -500,6 +531,7 @@ func (d *DecideFlags) decide(s streams, decision string, raise *raiseFields) err
 		fmt.Fprintf(s.err, "the decision counts, but the state of the call is unknown: %v; to see it:\n  %s\n", err, c.flags.hint("runs show", []string{a.Run}))
 		return nil
 	}
+	call.Tool = cmp.Or(a.what(), call.Tool)
 	return call.print(s, c.flags)
 }
 
@@ -525,13 +557,13 @@ func (a *approvalView) printCall(out io.Writer) error {
 	if err := args.Compact(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%s: %s\n%s\n", a.Tool, oneLine(a.Summary), actor.FitText(string(args), callArgsBytesMax))
+	_, err := fmt.Fprintf(out, "%s: %s\n%s\n", a.what(), oneLine(a.Summary), actor.FitText(string(args), callArgsBytesMax))
 	return err
 }
 
 // printDecision prints the decision and the call.
 func (a *approvalView) printDecision(out io.Writer) error {
-	_, err := fmt.Fprintf(out, "%s %s: %s\n", strings.ToLower(a.Status), a.Tool, oneLine(a.Summary))
+	_, err := fmt.Fprintf(out, "%s %s: %s\n", strings.ToLower(a.Status), a.what(), oneLine(a.Summary))
 	return err
 }
 

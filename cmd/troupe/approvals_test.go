@@ -106,7 +106,7 @@ var approvalID = regexp.MustCompile(`ap_[0-9a-f-]{36}\.\d+\.\d+`)
 
 func TestApprovalsAreDecided(t *testing.T) {
 	p := startPayments(t, "")
-	p.run(0, nil, []string{"no tool call waits for a person", "require_approval"}, "approvals", "list")
+	p.run(0, nil, []string{"nothing waits for a person", "require_approval"}, "approvals", "list")
 	p.run(0, []string{`"approvals": []`}, nil, "approvals", "list", "--json")
 
 	// A call that waits names the commands that decide about it.
@@ -141,7 +141,7 @@ func TestApprovalsAreDecided(t *testing.T) {
 	p.run(0, []string{"status     APPROVED", ": asked Anna\n"}, nil, "approvals", "show", id)
 	p.run(0, []string{"policy_decision      2.0 payments.transfer require_approval", "approval_created     2.0 payments.transfer " + id, "run_paused           approval", "approval_decision    2.0 payments.transfer APPROVED", "run_resumed          approval"}, nil, "runs", "events", runID)
 	p.run(0, []string{"rejected payments.transfer: pays 6 to anna\n", "payments.transfer FAILED: "}, nil, "approvals", "reject", other, "--reason", "too much")
-	p.run(0, nil, []string{"no tool call waits"}, "approvals", "list")
+	p.run(0, nil, []string{"nothing waits"}, "approvals", "list")
 	if n := p.paid.Load(); n != 1 {
 		t.Errorf("%d requests after one approval", n)
 	}
@@ -284,7 +284,7 @@ func TestApprovalsOfUsers(t *testing.T) {
 		_, stderr := p.run(3, nil, []string{"--user " + user}, "call", "boss", script("boss", "5"), "--user", user)
 		ids[user] = approvalID.FindString(stderr)
 	}
-	p.run(0, nil, []string{"no tool call waits"}, "approvals", "list")
+	p.run(0, nil, []string{"nothing waits"}, "approvals", "list")
 	p.run(0, []string{"  payments.transfer  alice@example.com  payer  ", ids["alice@example.com"], ids["bob"]}, nil, "approvals", "list", "--user", "*")
 	p.run(0, []string{ids["bob"]}, nil, "approvals", "list", "--user", "bob")
 	p.run(0, []string{"user       bob"}, nil, "approvals", "show", ids["bob"])

@@ -157,7 +157,7 @@ func (w *watch) poll() error {
 	}
 	for i := range all {
 		if a := &all[i]; !has(w.pending, a.ID) {
-			fmt.Fprintf(w.out, "%s  %s  %s%s  agent %s  expires in %s\n", a.ID, a.Tool, w.userOf(a), oneLine(a.Summary), a.Agent, left(time.Now(), a.Expires))
+			fmt.Fprintf(w.out, "%s  %s  %s%s  agent %s  expires in %s\n", a.ID, a.what(), w.userOf(a), oneLine(a.Summary), a.Agent, left(time.Now(), a.Expires))
 			w.ring()
 		}
 	}
@@ -194,7 +194,7 @@ func (w *watch) printEnd(a *approvalView) {
 	if _, now, err := w.of(a).approval(a.ID); err == nil {
 		text = now.decision()
 	}
-	fmt.Fprintf(w.out, "%s  %s  %s%s\n", a.ID, a.Tool, w.userOf(a), text)
+	fmt.Fprintf(w.out, "%s  %s  %s%s\n", a.ID, a.what(), w.userOf(a), text)
 	if w.asked != nil && w.asked.ID == a.ID {
 		w.asked, w.from = nil, time.Now().Add(answerDelayWithdrawn)
 		fmt.Fprintln(w.err, "the question above needs no answer")
@@ -212,7 +212,7 @@ func (w *watch) ask() {
 			if from := time.Now().Add(answerDelay); from.After(w.from) {
 				w.from = from
 			}
-			fmt.Fprintf(w.err, "\n%s  %s\nagent %s, session %s, run %s", a.Tool, oneLine(a.Summary), a.Agent, a.Session, a.Run)
+			fmt.Fprintf(w.err, "\n%s  %s\nagent %s, session %s, run %s", a.what(), oneLine(a.Summary), a.Agent, a.Session, a.Run)
 			if a.User != "" {
 				fmt.Fprintf(w.err, ", for %s", oneLine(a.User))
 			}
@@ -226,7 +226,7 @@ func (w *watch) ask() {
 	}
 }
 
-func (w *watch) prompt() { fmt.Fprintf(w.err, "approve %s? [y/n/s] ", w.asked.Tool) }
+func (w *watch) prompt() { fmt.Fprintf(w.err, "approve %s? [y/n/s] ", w.asked.what()) }
 
 // answer handles a line that was typed.
 func (w *watch) answer(line string) {

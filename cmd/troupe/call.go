@@ -367,7 +367,7 @@ func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run 
 	case status == http.StatusAccepted && len(out.Approvals) > 0:
 		for i := range out.Approvals {
 			a := &out.Approvals[i]
-			fmt.Fprintln(s.err, approvalRequest(c.about(), out.Run, a.ID, a.Tool, a.Summary))
+			fmt.Fprintln(s.err, a.request(c.about(), out.Run))
 		}
 		fmt.Fprintf(s.err, "and then:\n  %s\n", show)
 	case status == http.StatusAccepted:

@@ -296,7 +296,7 @@ func (c *chat) end() error {
 					fmt.Fprintf(c.err, "run %s waits for a colleague\n", m.Run)
 					continue
 				}
-				fmt.Fprintln(c.err, approvalRequest(c.flags, m.Run, m.Approval, m.Tool, m.Summary))
+				fmt.Fprintln(c.err, (&approvalView{ID: m.Approval, Tool: m.Tool, Summary: m.Summary}).request(c.flags, m.Run))
 			}
 		}
 		return exitCode(exitWaiting)
@@ -646,7 +646,7 @@ func (c *chat) ask() {
 			c.ask()
 			return
 		}
-		c.note("%s: %s", cmp.Or(m.Tool, a.Tool), oneLine(cmp.Or(m.Summary, a.Summary)))
+		c.note("%s: %s", cmp.Or(a.what(), m.Tool), oneLine(cmp.Or(m.Summary, a.Summary)))
 		if err == nil && !c.command.JSON {
 			_ = printArgs(c.err, a.Args)
 		}

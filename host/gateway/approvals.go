@@ -55,11 +55,17 @@ type raiseView struct {
 	Money  float64 `json:"money,omitzero"` // in units of the currency
 }
 
+// approvalKind returns what is decided about.
+func approvalKind(budget bool) string {
+	if budget {
+		return runs.KindBudget
+	}
+	return runs.KindTool
+}
+
 // setKind says what is decided about.
 func (v *approvalView) setKind(budget bool, raise *actor.Purse) {
-	if v.Kind = runs.KindTool; budget {
-		v.Kind = runs.KindBudget
-	}
+	v.Kind = approvalKind(budget)
 	if budget && *raise != (actor.Purse{}) {
 		v.Raise = &raiseView{raise.Tokens, float64(raise.Micros) / 1e6}
 	}
@@ -252,6 +258,7 @@ type waitingApproval struct {
 	Tool    string `json:"tool_name"`
 	Summary string `json:"args_summary"`
 	Expires string `json:"expires_at"`
+	Kind    string `json:"kind"` // as in approvalView
 }
 
 // below returns the approvals that wait in the tree of a root run. It returns none if they
@@ -263,7 +270,7 @@ func (s approvalRoutes) below(by caller, root actor.CallID) (all []waitingApprov
 	}
 	for i := range found.All {
 		a := &found.All[i]
-		all = append(all, waitingApproval{a.ID.Approval(), a.Tool, a.Summary, runs.FormatTime(a.Until)})
+		all = append(all, waitingApproval{a.ID.Approval(), a.Tool, a.Summary, runs.FormatTime(a.Until), approvalKind(a.Budget)})
 	}
 	return all
 }

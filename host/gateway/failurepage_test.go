@@ -103,3 +103,20 @@ a 2 false
 		t.Errorf("the page shows\n%s\nwant\n%s", out, want)
 	}
 }
+
+// The fields of an approval of a budget give amounts that the server reads, or say what they want.
+func TestRaiseFieldsOfThePages(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	out, err := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "raise.mjs"), "file://"+servedModule(t, "raise.js")).Output()
+	if err != nil {
+		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+	}
+	const money, tokens = `2 {"error":"Raise by an amount above 0 such as 0.50, with at most 6 decimals."}`, `2 {"error":"Raise by a whole number of tokens above 0."}`
+	want := strings.Join([]string{`2 null`, `2 {"money":0.25}`, `2 {"tokens":1000}`, `2 {"money":2,"tokens":7}`, money, money, money, money, money, tokens, tokens, `1 {"tokens":12}`, `1 {"money":12}`, `0 null`, ""}, "\n")
+	if string(out) != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}

@@ -372,7 +372,11 @@ func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 		out.Approvals = approvalRoutes{s}.below(callerOf(ctx), run)
 	}
 	if len(out.Approvals) > 0 && !w.Found {
-		out.Detail = "the run waits for a person to decide about a call of " + out.Approvals[0].Tool + `: POST {"decision": "approve"} or {"decision": "reject"} to /v1/approvals/` + out.Approvals[0].ID + ":decide"
+		about := "a call of "
+		if out.Approvals[0].Kind == runs.KindBudget {
+			about = "a larger budget for requests to "
+		}
+		out.Detail = "the run waits for a person to decide about " + about + out.Approvals[0].Tool + `: POST {"decision": "approve"} or {"decision": "reject"} to /v1/approvals/` + out.Approvals[0].ID + ":decide"
 	}
 	ctx.Response.Header.Set(runHeader, out.Run)
 	ctx.Response.Header.Set(fasthttp.HeaderLocation, out.Path)

@@ -2,6 +2,7 @@
 // What waits for a person: approvals and parked runs of all users.
 
 import { request } from "./api.js";
+import { RaiseFields } from "./raise.js";
 import { ago, announce, el, json, visible } from "./dom.js";
 import { chip, keepFocus, runLink, spaceOf, statusOf, tokens, until } from "./format.js";
 
@@ -34,7 +35,7 @@ export class Inbox {
     let cursor = "";
     for (let i = 0; i < this.pages; i++) {
       const page = await request("GET", `/v1/approvals?user=*&limit=${pageSize}${cursor && `&cursor=${cursor}`}`);
-      found.push(...page.approvals.map((a) => ({ id: a.approval_id, kind: "approval", title: a.tool_name, agent: a.agent_id, user: a.principal, space: spaceOf(a.actor), at: a.created_at, until: a.expires_at, approval: a })));
+      found.push(...page.approvals.map((a) => ({ id: a.approval_id, kind: "approval", title: titleOf(a), agent: a.agent_id, user: a.principal, space: spaceOf(a.actor), at: a.created_at, until: a.expires_at, approval: a })));
       if (!(cursor = page.next_cursor ?? "")) break;
     }
     this.more.hidden = !cursor;
@@ -97,6 +98,9 @@ export class Inbox {
   }
 }
 
+const isBudget = (a) => a.kind === "budget";
+const titleOf = (a) => (isBudget(a) ? `Budget for ${a.tool_name}` : a.tool_name);
+
 const outcome = (a) => [{ APPROVED: "Approved", REJECTED: "Rejected", EXPIRED: "Expired" }[a.status] ?? a.status, a.decided_by ? ` by ${a.decided_by}` : "", a.reason ? `: ${a.reason}` : ""].join("");
 
 // Card shows an item with what is needed to decide about it.
@@ -128,23 +132,25 @@ class Card {
 class ApprovalCard extends Card {
   constructor(item, app) {
     const a = item.approval;
-    super(item, app, a.kind === "budget" ? `Budget for ${a.tool_name}` : a.tool_name);
+    super(item, app, titleOf(a));
     this.app = app;
     this.path = el("span", { text: a.agent_id });
     this.cost = el("span", { text: "…" });
     this.effect = el("span", { text: "…" });
     this.fact("Asked for", a.principal ?? "");
     this.fact("Path", this.path);
+    if (isBudget(a)) this.fact("Why", a.args_summary);
     this.fact("If approved", this.effect);
     this.fact("Tokens so far", this.cost);
     this.fact("Run", el("a", { href: runLink(a.root_run_id, item.space), text: a.root_run_id }));
     const reason = el("input", { type: "text", class: "input", maxlength: "1000", placeholder: "Reason (optional)", "aria-label": "Reason" });
     const buttons = [["Approve", "primary", "approve"], ["Reject", "danger", "reject"]].map(([text, kind, decision]) =>
-      el("button", { class: `button ${kind}`, type: "button", text, onclick: () => this.decide(decision, reason.value.trim()) }));
-    this.form = el("div", {}, reason, el("div", { class: "row" }, ...buttons), this.error);
+      el("button", { class: `button ${kind}`, type: "button", text: isBudget(a) && decision === "approve" ? "Raise the budget" : text, onclick: () => this.decide(decision, reason.value.trim()) }));
+    if (isBudget(a)) this.raise = new RaiseFields(a);
+    this.form = el("div", {}, this.raise?.root ?? "", reason, el("div", { class: "row" }, ...buttons), this.error);
     this.form.className = "form";
     this.said = el("div", {});
-    this.root.append(el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments", text: visible(json(a.args)) }), this.form,
+    this.root.append(el("pre", { class: "args", tabindex: "0", "aria-label": isBudget(a) ? "Request to the model" : "Arguments", text: visible(json(a.args)) }), this.form,
       el("details", { ontoggle: (e) => e.target.open && this.showConversation() }, el("summary", { text: "Conversation so far" }), this.said));
     this.tick();
     this.load();
@@ -159,7 +165,7 @@ class ApprovalCard extends Card {
     const a = this.item.approval;
     const [tree, tool] = await Promise.all([
       request("GET", `/v1/runs/${a.root_run_id}?tree=1&user=${this.item.space}`).catch(() => null),
-      request("GET", `/v1/tools/${encodeURIComponent(a.tool_name)}`).catch(() => null),
+      isBudget(a) ? null : request("GET", `/v1/tools/${encodeURIComponent(a.tool_name)}`).catch(() => null),
     ]);
     const byID = new Map((tree?.runs ?? []).map((r) => [r.run_id, r]));
     const path = [];
@@ -169,7 +175,7 @@ class ApprovalCard extends Card {
     this.cost.textContent = tokens({ total_tokens: [...byID.values()].reduce((sum, r) => sum + (r.usage?.total_tokens ?? 0), 0) }) || "none";
     if (a.kind === "budget") {
       const raise = [a.raise?.tokens && `${a.raise.tokens} tokens`, a.raise?.money && `${a.raise.money} of money`].filter(Boolean).join(" and ");
-      this.effect.textContent = visible(`the budget of the run grows by ${raise || "what the request needs"}, and its request to the model ${a.tool_name} is sent. ${a.args_summary}`);
+      this.effect.textContent = visible(`the budget of the run grows by ${raise || "what the request needs"}, and its request to the model ${a.tool_name} is sent.`);
       return;
     }
     const where = tool?.url ?? tool?.definition?.url;
@@ -192,11 +198,16 @@ class ApprovalCard extends Card {
   }
 
   async decide(decision, reason) {
+    const raise = decision === "approve" ? this.raise?.value() : undefined;
+    if (raise?.error) {
+      this.error.textContent = raise.error;
+      return;
+    }
     const controls = this.form.querySelectorAll("button, input");
     for (const c of controls) c.disabled = true;
     this.error.textContent = "";
     try {
-      const a = await request("POST", `/v1/approvals/${encodeURIComponent(this.item.id)}:decide?user=${this.item.space}`, { decision, reason: reason || undefined });
+      const a = await request("POST", `/v1/approvals/${encodeURIComponent(this.item.id)}:decide?user=${this.item.space}`, { decision, reason: reason || undefined, raise });
       this.item.ok = a.status === "APPROVED";
       this.finish(outcome(a), this.item.ok);
     } catch (e) {

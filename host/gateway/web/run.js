@@ -5,6 +5,7 @@ import { announce, copyButton, el, json, visible } from "./dom.js";
 import { failure } from "./failures.js";
 import { Markdown } from "./markdown.js";
 import { request } from "./api.js";
+import { RaiseFields } from "./raise.js";
 
 const stateTexts = {
   RUNNING: "Working",
@@ -221,11 +222,16 @@ export class RunView {
 
   // card adds a card that asks the person, who sees each character of what an agent has chosen.
   card(id, named, kind, ...content) {
-    const title = visible(named);
+    let title = visible(named);
     this.closeSegment();
     const head = el("div", { class: "card-head" }, el("strong", { text: title }), el("span", { class: "card-note muted small" }));
     const root = el("div", { class: `card ${kind}`, role: "group", "aria-label": title }, head, ...content);
     const card = { root, open: true, note: head.querySelector(".card-note") };
+    card.rename = (text) => {
+      title = visible(text);
+      head.querySelector("strong").textContent = title;
+      root.setAttribute("aria-label", title);
+    };
     card.finish = (text, ok) => {
       card.open = false;
       for (const part of root.querySelectorAll(".card-form")) part.remove();
@@ -233,7 +239,7 @@ export class RunView {
         part.open = false;
         part.firstChild.textContent = "Arguments";
       }
-      if (kind === "approval") head.querySelector("strong").textContent = title.replace(/^Approve (.*)\?$/, "$1");
+      if (kind === "approval") head.querySelector("strong").textContent = title.replace(/^(?:Approve|Raise the) (.*)\?$/, "$1");
       root.dataset.state = ok ? "ok" : "failed";
       card.note.textContent = "";
       root.append(el("p", { class: "card-result", text: visible(text) }));
@@ -261,11 +267,13 @@ export class RunView {
     card.until = m.expires_ts;
     card.tick = () => card.open && (card.note.textContent = left(card.until));
     card.tick();
-    const enable = (on) => [reason, approve, reject].forEach((e) => (e.disabled = !on));
+    const enable = (on) => [reason, approve, reject, ...(budget?.fields ?? [])].forEach((e) => (e.disabled = !on));
     const decide = (decision) => {
+      const raise = decision === "approve" ? budget?.value() : undefined;
+      error.textContent = raise?.error ?? "";
+      if (raise?.error) return;
       enable(false);
-      error.textContent = "";
-      card.request = this.actions.send("approval_decision", { run_id: this.id, approval_id: m.approval_id, decision, reason: reason.value.trim() || undefined });
+      card.request = this.actions.send("approval_decision", { run_id: this.id, approval_id: m.approval_id, decision, reason: reason.value.trim() || undefined, raise });
     };
     card.refused = (answer) => {
       enable(true);
@@ -273,11 +281,18 @@ export class RunView {
       if (answer.code === "approval_decided") card.finish(answer.message, false);
     };
     let loaded = false;
+    let budget = null;
     const load = async () => {
       if (loaded) return;
       try {
         const found = await readApproval(m);
         if (found.may_decide === false && found.status === "PENDING" && card.open) return this.leaveToOthers(m, live);
+        if (found.kind === "budget" && card.open) {
+          card.rename(`Raise the budget for ${m.tool_name}?`);
+          summary.textContent = "Request";
+          budget = new RaiseFields(found);
+          form.prepend(budget.root);
+        }
         args.textContent = visible(json(found.args));
         loaded = true;
       } catch (e) {

@@ -297,9 +297,9 @@ export class Channel extends EventTarget {
     return { run_id, session_id };
   }
 
-  // approve and reject decide about a tool call.
-  async approve(approval, { reason, ...options } = {}) {
-    await this.perform("approval_decision", { approval_id: approval, decision: "approve", ...(reason && { reason }) }, options);
+  // approve and reject decide about a tool call, or a budget: raise is what is added to it, {tokens, money}.
+  async approve(approval, { reason, raise, ...options } = {}) {
+    await this.perform("approval_decision", { approval_id: approval, decision: "approve", ...(reason && { reason }), ...(raise && { raise }) }, options);
   }
 
   async reject(approval, { reason, ...options } = {}) {

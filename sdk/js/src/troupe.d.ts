@@ -157,6 +157,12 @@ export interface Messages {
   open?: Message[];
 }
 
+/** an amount that is added to a budget, money in units of the currency of the server */
+export interface Raise {
+  tokens?: number;
+  money?: number;
+}
+
 export interface Approval {
   approval_id: string;
   status: "PENDING" | "APPROVED" | "REJECTED" | "EXPIRED" | (string & {});
@@ -174,6 +180,10 @@ export interface Approval {
   decided_at?: string;
   decided_by?: string;
   reason?: string;
+  /** budget: of a request to the model tool_name beyond the budget of its run */
+  kind?: "tool" | "budget" | (string & {});
+  /** what an approval adds to the budget while it waits */
+  raise?: Raise;
   may_decide?: boolean;
   [name: string]: any;
 }
@@ -271,7 +281,7 @@ export class Channel extends EventTarget {
   close(): void;
   /** sends a message; the answer follows as messages */
   send(agent: string, message: string | { role: "user"; content: Content }, options?: Keyed & { session?: string; runTimeout?: number }): Promise<{ run_id: string; session_id: string }>;
-  approve(approval: string, options?: Keyed & { reason?: string }): Promise<void>;
+  approve(approval: string, options?: Keyed & { reason?: string; raise?: Raise }): Promise<void>;
   reject(approval: string, options?: Keyed & { reason?: string }): Promise<void>;
   cancel(run: string, options?: Keyed): Promise<void>;
   /** follows a session behind a cursor, with "" from its first message, with "end" from now on */
@@ -302,7 +312,7 @@ export class Troupe {
   readonly approvals: {
     list(options?: Cancelable): AsyncGenerator<Approval, void, void>;
     get(approval: string, options?: Cancelable): Promise<Approval>;
-    approve(approval: string, options?: Keyed & { reason?: string }): Promise<Approval>;
+    approve(approval: string, options?: Keyed & { reason?: string; raise?: Raise }): Promise<Approval>;
     reject(approval: string, options?: Keyed & { reason?: string }): Promise<Approval>;
   };
   readonly runs: {

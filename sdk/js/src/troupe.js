@@ -175,7 +175,7 @@ class Sessions extends Part {
   }
 }
 
-// Approvals of tool calls that wait for a person.
+// Approvals of tool calls and budgets that wait for a person.
 class Approvals extends Part {
   list({ signal } = {}) {
     return this.pages("/v1/approvals", "approvals", {}, signal);
@@ -185,7 +185,8 @@ class Approvals extends Part {
     return this.request("GET", `/v1/approvals/${segment(approval, "approval")}`, options);
   }
 
-  // approve lets the server perform the call.
+  // approve lets the server perform the call. For a budget, raise is what is added to it, {tokens, money}; without it the
+  // budget gets as much again.
   approve(approval, options) {
     return this.#decide(approval, "approve", options);
   }
@@ -195,8 +196,8 @@ class Approvals extends Part {
     return this.#decide(approval, "reject", options);
   }
 
-  #decide(approval, decision, { reason, key = newKey(), signal } = {}) {
-    return this.request("POST", `/v1/approvals/${segment(approval, "approval")}:decide`, { body: defined({ decision, reason }), key, signal });
+  #decide(approval, decision, { reason, raise, key = newKey(), signal } = {}) {
+    return this.request("POST", `/v1/approvals/${segment(approval, "approval")}:decide`, { body: defined({ decision, reason, raise }), key, signal });
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages, streams, sessions, approvals and runs of a real server.
 import assert from "node:assert/strict";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 
 import { Troupe, TroupeError } from "../src/troupe.js";
@@ -104,6 +107,32 @@ test("a run that is cancelled, one that waits too long, and a signal that is abo
   await troupe.runs.cancel(stream.runId);
   await assert.rejects(troupe.runs.events(stream.runId).answer(), refused("cancelled", { runId: stream.runId }));
   await assert.rejects(troupe.runs.wait(stream.runId), refused("cancelled"));
+});
+
+test("a budget is raised by what a person says, over HTTP and the channel", async (t) => {
+  const dir = await mkdtemp(join(tmpdir(), "troupe-js-"));
+  t.after(() => rm(dir, { recursive: true, force: true }));
+  await writeFile(join(dir, "troupe.toml"), '[budget]\ntree_tokens = 10\nat_limit = "ask"\n');
+  const server = await Server.start(t, `--config=${join(dir, "troupe.toml")}`);
+  const troupe = new Troupe({ url: server.url });
+  await server.post("/v1/agents", { name: "thinker" });
+  const channel = troupe.channel({ device: "desk" });
+  t.after(() => channel.close());
+  channel.connect();
+  for (const [by, approve] of [["HTTP", (id, options) => troupe.approvals.approve(id, options)], ["the channel", (id, options) => channel.approve(id, options)]]) {
+    const { run_id } = await troupe.start("thinker", `say ${by}`);
+    let waiting;
+    while (!waiting) [waiting] = await all(troupe.approvals.list());
+    assert.equal(waiting.kind, "budget");
+    assert.ok(waiting.raise.tokens > 0);
+    await assert.rejects(approve(waiting.approval_id, { raise: { tokens: 1.5 } }), /raise\.tokens: wrong JSON type/);
+    await assert.rejects(approve(waiting.approval_id, { raise: { money: 1 } }), refused("invalid_request"));
+    await approve(waiting.approval_id, { raise: { tokens: 54321 } });
+    assert.equal((await troupe.runs.wait(run_id)).content, by);
+    const raised = [];
+    for await (const e of troupe.runs.events(run_id)) if (e.type === "tool_result") raised.push(e.payload.text);
+    assert.deepEqual(raised, ['{"tokens":54321}'], by);
+  }
 });
 
 test("an approval is decided once", async (t) => {

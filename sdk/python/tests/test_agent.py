@@ -300,6 +300,24 @@ def test_rejected_and_blocked_tools(troupe_server: TroupeServer, ledger: Ledger)
     assert len(ledger.entries) == 1
 
 
+def test_budget_is_raised(tmp_path: Path) -> None:
+    config = tmp_path / "troupe.toml"
+    config.write_text('[budget]\ntree_tokens = 10\nat_limit = "ask"\n')
+    with TroupeServer(tmp_path, config=config) as server:
+        client = server.client
+        client.agents.create(name="thinker")
+        run_id = client.start("thinker", "say more")
+        while not (waiting := list(client.approvals.list())):
+            pass
+        assert (waiting[0].kind, waiting[0].tool_name) == ("budget", "scripted")
+        with pytest.raises(troupe.TroupeError) as e:
+            client.approvals.approve(waiting[0].approval_id, raise_money=-1)
+        assert e.value.field == "raise.money"
+        assert client.approvals.approve(waiting[0].approval_id, "once", raise_tokens=54321).status == "APPROVED"
+        assert client.runs.wait(run_id).text == "more"
+        assert [e.payload["text"] for e in client.runs.events(run_id) if e.type == "tool_result"] == ['{"tokens":54321}']
+
+
 def test_context_of_a_turn(troupe_server: TroupeServer) -> None:
     @agent("notes")
     def notes(turn: Turn) -> str:

@@ -210,9 +210,14 @@ class AsyncApprovals(_AsyncPart):
         """Returns one, also after the decision."""
         return await self._do(self._ops.approval(approval_id))
 
-    async def approve(self, approval_id: str, reason: str | None = None) -> Approval:
-        """Approves a call: the server performs it."""
-        return await self._do(self._ops.decide(approval_id, "approve", reason, new_key()))
+    async def approve(
+        self, approval_id: str, reason: str | None = None, *, raise_tokens: int | None = None, raise_money: float | None = None
+    ) -> Approval:
+        """Approves a call, which the server performs, or a budget.
+
+        A budget gets as many tokens and as much money, in units of the server's currency, as is given here; without both as much again.
+        """
+        return await self._do(self._ops.decide(approval_id, "approve", reason, new_key(), raise_tokens, raise_money))
 
     async def reject(self, approval_id: str, reason: str | None = None) -> Approval:
         """Rejects a call: it fails with the code approval_rejected."""

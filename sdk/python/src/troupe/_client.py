@@ -254,9 +254,14 @@ class Approvals(_Part):
         """Returns one, also after the decision."""
         return self._do(self._ops.approval(approval_id))
 
-    def approve(self, approval_id: str, reason: str | None = None) -> Approval:
-        """Approves a call: the server performs it."""
-        return self._do(self._ops.decide(approval_id, "approve", reason, new_key()))
+    def approve(
+        self, approval_id: str, reason: str | None = None, *, raise_tokens: int | None = None, raise_money: float | None = None
+    ) -> Approval:
+        """Approves a call, which the server performs, or a budget.
+
+        A budget gets as many tokens and as much money, in units of the server's currency, as is given here; without both as much again.
+        """
+        return self._do(self._ops.decide(approval_id, "approve", reason, new_key(), raise_tokens, raise_money))
 
     def reject(self, approval_id: str, reason: str | None = None) -> Approval:
         """Rejects a call: it fails with the code approval_rejected."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ._errors import NotFound, Refusal, RunOpen
 from ._flow import ANSWER_SECONDS, Flow, Lost, Patience, Send, Sleep, backoff, request, segment
 from ._stream import Follower, failure_of
-from ._types import AgentInfo, Answer, Approval, Context, Event, Message, Object, Run, Session, Tool, ToolCall, Usage
+from ._types import AgentInfo, Answer, Approval, Context, Event, Json, Message, Object, Run, Session, Tool, ToolCall, Usage
 
 T = TypeVar("T")
 
@@ -159,8 +159,13 @@ class Ops:
     def approval(self, approval_id: str) -> Flow[Approval]:
         return single(self._do("GET", f"/v1/approvals/{segment(approval_id)}"), Approval.of)
 
-    def decide(self, approval_id: str, decision: str, reason: str | None, key: str) -> Flow[Approval]:
-        body = {"decision": decision} if reason is None else {"decision": decision, "reason": reason}
+    def decide(
+        self, approval_id: str, decision: str, reason: str | None, key: str, raise_tokens: int | None = None, raise_money: float | None = None
+    ) -> Flow[Approval]:
+        body: dict[str, Json] = {"decision": decision} if reason is None else {"decision": decision, "reason": reason}
+        raised: dict[str, Json] = {name: n for name, n in (("tokens", raise_tokens), ("money", raise_money)) if n is not None}
+        if raised:
+            body["raise"] = raised
         return single(self._do("POST", f"/v1/approvals/{segment(approval_id)}:decide", body=body, key=key), Approval.of)
 
     def wait_approval(self, approval_id: str, timeout: float | None) -> Flow[Approval]:

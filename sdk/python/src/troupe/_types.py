@@ -224,7 +224,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Approval:
-    """A tool call that waits for a person, or that a person decided about."""
+    """A tool call or a budget that waits for a person, or that a person decided about."""
 
     approval_id: str
     status: str  # PENDING, APPROVED, REJECTED or EXPIRED
@@ -240,6 +240,7 @@ class Approval:
     decided_by: str = ""
     reason: str = ""
     raw: Object = field(default_factory=dict, repr=False, compare=False)
+    kind: str = "tool"  # or budget: of a request to the model tool_name beyond the budget of its run
 
     @classmethod
     def of(cls, o: Object) -> Approval:
@@ -261,6 +262,7 @@ class Approval:
             text("decided_by"),
             text("reason"),
             o,
+            text("kind") or "tool",
         )
 
 
