@@ -33,7 +33,7 @@ func TestAgentInGoUsesBuiltinTools(t *testing.T) {
 			t.Errorf("%v %v: got %s %v, want %s", c.builtin, c.tools, got, err, c.want)
 		}
 	}
-	if _, err := troupe.Open(troupe.Config{Temporary: true, Builtin: []string{"workspace"}}); err == nil || !strings.Contains(err.Error(), "want some of agents_list, agents_show, metrics_query, workspace_get, workspace_put") {
+	if _, err := troupe.Open(troupe.Config{Temporary: true, Builtin: []string{"workspace"}}); err == nil || !strings.Contains(err.Error(), "want some of agents_create, agents_delete, agents_list, agents_show, metrics_query, workspace_get, workspace_put") {
 		t.Errorf("an unknown tool: %v", err)
 	}
 }

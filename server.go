@@ -59,8 +59,8 @@ type Config struct {
 	Auth map[string]string
 	// Memory switches on what agents remember, for those whose definition allows it too: Agent.Memory, or memory in a file.
 	Memory bool
-	// Builtin names built-in tools that are switched on, for agents that list them too: agents_list, agents_show,
-	// metrics_query, workspace_get and workspace_put.
+	// Builtin names built-in tools that are switched on, for agents that list them too: agents_create,
+	// agents_delete, agents_list, agents_show, metrics_query, workspace_get and workspace_put.
 	Builtin []string
 	// limits by their names in docs/limits.md; a duration is in milliseconds
 	Limits map[string]int64

@@ -380,6 +380,9 @@ func TestAddedToolCall(t *testing.T) {
 	open.Name, open.Policy, open.OnFailure = "open.tool", "allow", tools.ReturnError
 	n := newNode(t, 1, externalAgent(false))
 	n.tools = declared(open, pay)
+	if err := n.tools.Register(invariant.Must(tools.Builtin(tools.AgentsList, nil))); err != nil {
+		t.Fatal(err)
+	}
 	n.restart(1)
 	run := n.send("worker", "go")
 	add := func(tool, key string) actor.CallID {
@@ -397,6 +400,7 @@ func TestAddedToolCall(t *testing.T) {
 		}
 	}
 	n.want(add("no.tool", ""), "NotFound")
+	n.want(add(tools.AgentsList, ""), "NotFound") // the agent does not list it
 	if len(n.external) != 2 {
 		t.Fatalf("%d requests, want that to the agent and that to the tool", len(n.external))
 	}

@@ -64,6 +64,8 @@ type Tool struct {
 	Handler        Handler
 	ContextHandler ContextHandler
 	Declared       *Declared // of a tool that a user declares; the host performs it
+	// Listed means that only agents whose definition lists the tool may use it. External agents list none.
+	Listed bool
 
 	accepts string // the schema that an input satisfies, if it has more members than Schema tells models of
 	schema  *schema

@@ -118,3 +118,26 @@ func TestWorkspaceSurvivesKills(t *testing.T) {
 	}
 	t.Logf("seed %d: %d changes, %d not acknowledged", seed, number, unknown)
 }
+
+// An operator decides about each agent that an agent makes or deletes.
+func TestOperatorApprovesNewAgents(t *testing.T) {
+	const all = `"agents_create", "agents_delete", "agents_list"`
+	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--config", builtinConfig(t, all), "--agents", writeFiles(t, ">> builder.toml\nname = \"builder\"\ntools = ["+all+"]\n"))
+	p := commandCheck{T: t, flags: []string{"--server", s.url}}
+	ask := func(instruction, summary string) (approval string) {
+		t.Helper()
+		_, stderr := p.run(3, nil, []string{"(" + summary + ")"}, "call", "builder", instruction)
+		id := approvalID.FindString(stderr)
+		p.run(0, []string{`"approver": "operator"`, summary}, nil, "approvals", "show", id, "--json")
+		return id
+	}
+	create := ask(`use agents_create {"agent_id": "tea", "prompt": "Make tea.", "tools": []}`, "create or change the agent tea")
+	p.run(1, nil, []string{"agent_not_found"}, "call", "tea", "hello")
+	p.run(0, []string{"approved agents_create: create or change the agent tea", `"created":true`}, nil, "approvals", "approve", create)
+	p.run(0, []string{"hello"}, nil, "call", "tea", "hello")
+	p.run(0, []string{`"agent_id":"tea"`}, nil, "call", "builder", "use agents_list")
+	p.run(0, []string{"rejected agents_delete"}, nil, "approvals", "reject", ask(`use agents_delete {"agent_id": "tea"}`, "delete the agent tea"))
+	p.run(0, []string{"hello"}, nil, "call", "tea", "hello")
+	p.run(0, []string{"approved agents_delete"}, nil, "approvals", "approve", ask(`use agents_delete {"agent_id": "tea"}`, "delete the agent tea"))
+	p.run(1, nil, []string{"agent_not_found"}, "call", "tea", "hello")
+}

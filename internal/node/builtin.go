@@ -21,6 +21,8 @@ import (
 type builtin func(ctx context.Context, c *Commands, by *engine.ToolCall, input []byte) ([]byte, error)
 
 var builtins = map[string]builtin{
+	tools.AgentsCreate: agentsCreate,
+	tools.AgentsDelete: agentsDelete,
 	tools.AgentsList:   agentsList,
 	tools.AgentsShow:   agentsShow,
 	tools.MetricsQuery: metricsQuery,

@@ -25,7 +25,17 @@ import (
 // openBuiltin opens a node with built-in tools, and agents of files with these texts.
 func openBuiltin(t *testing.T, data string, builtin []string, texts ...string) *rememberingNode {
 	t.Helper()
-	n, err := Open(Config{Data: data, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), FreeFloor: 1, WriteBuffer: 1 << 20, Builtin: builtin, Native: []actor.Definition{echo}}, slog.New(slog.DiscardHandler))
+	return openWithPolicy(t, data, nil, builtin, texts...)
+}
+
+// openWithPolicy is openBuiltin with rules of the policy.
+func openWithPolicy(t *testing.T, data string, rules []tools.Rule, builtin []string, texts ...string) *rememberingNode {
+	t.Helper()
+	policy, err := tools.NewPolicy(rules, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := Open(Config{Data: data, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), FreeFloor: 1, WriteBuffer: 1 << 20, Builtin: builtin, Policy: policy, Native: []actor.Definition{echo}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

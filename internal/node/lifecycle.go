@@ -7,10 +7,12 @@ import (
 	"slices"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -57,4 +59,36 @@ func agentsShow(_ context.Context, c *Commands, by *engine.ToolCall, input []byt
 		return nil, refusal
 	}
 	return agents.ViewAgent(def, asker.User), nil
+}
+
+func agentsCreate(ctx context.Context, c *Commands, by *engine.ToolCall, input []byte) ([]byte, error) {
+	return c.changeAgents(ctx, by, tools.AgentsCreate, agents.OpPut, input)
+}
+
+func agentsDelete(ctx context.Context, c *Commands, by *engine.ToolCall, input []byte) ([]byte, error) {
+	return c.changeAgents(ctx, by, tools.AgentsDelete, agents.OpDelete, input)
+}
+
+// changeAgents has the registry perform an operation for the user of a run, as for a client with a key of this user that has no
+// further rights. A repeat after a crash is answered as the call before it.
+func (c *Commands) changeAgents(ctx context.Context, by *engine.ToolCall, tool, operation string, body []byte) ([]byte, error) {
+	of := &by.Call
+	if of.Principal == "" || of.Principal == agents.Operator {
+		return nil, actor.Refuse(actor.Rejected, "%s: the run acts for no user to whom an agent could belong", tool)
+	}
+	a, err := c.Invoke(ctx, command.Invoke{By: actor.Principal{Tenant: of.To.Tenant, User: of.Principal}, Call: actor.Call{ID: c.NewCallID(), To: agents.RegistryID, Operation: operation,
+		Principal: of.Principal, Origin: actor.System, Left: RegistryTimeout, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}},
+		Idempotency: actor.Idempotency{Principal: of.Principal, Route: tool, Key: by.ID.String(), Body: actor.HashOf(body)}}}, nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case a.Reply.Refusal != nil:
+		return nil, a.Reply.Refusal
+	case len(a.Reply.Parts) != 1:
+		return nil, actor.Refuse(actor.Unavailable, "%s: no answer in time; repeat it: it is performed once", tool)
+	}
+	return json.Marshal(struct {
+		Answer   jsontext.Value `json:",embed"`
+		Warnings []string       `json:"warnings,omitempty"`
+	}{a.Reply.Parts[0].Bytes, a.Reply.Warnings}, json.Deterministic(true))
 }

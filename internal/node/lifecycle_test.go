@@ -12,7 +12,9 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -127,5 +129,81 @@ func TestAgentsAreListedAndShown(t *testing.T) {
 	}
 	if got := strings.Fields(n.listedBy(alice, "guide")); len(got) != 6+tools.ListedAgentsMax {
 		t.Errorf("%d agents are listed: %v", len(got), got)
+	}
+}
+
+// With a rule that allows it, an agent makes agents for its user as a client with a key of the user would, and deletes those alone.
+func TestAgentsAreMadeForTheirUser(t *testing.T) {
+	data, all := filepath.Join(t.TempDir(), "data"), []string{tools.AgentsCreate, tools.AgentsDelete, tools.AgentsShow}
+	rules := []tools.Rule{{Tool: "agents_*", Agent: "builder", Decision: "allow"}, {Tool: tools.AgentsCreate, Agent: "blocked", Decision: "block"}}
+	const lists = "tools = [\"agents_create\", \"agents_delete\", \"agents_show\", \"call_agent\"]\n"
+	n := openWithPolicy(t, data, rules, all, "name = \"builder\"\n"+lists, "name = \"blocked\"\n"+lists, "name = \"desk\"\n")
+	alice, bob := asked("alice"), asked("bob")
+	check := func(by actor.Principal, agent, instruction, want string) {
+		t.Helper()
+		if got := n.sayAs(by, agent, "s-1", instruction); !strings.Contains(got, want) {
+			t.Errorf("%s for %s: %s\ngot %.400s\nwant %s", agent, by.User, instruction, got, want)
+		}
+	}
+	check(alice, "builder", `use agents_create {"agent_id":"tea","prompt":"Make tea.","description":"Makes tea.","tools":[]}`, `"created":true`)
+	check(alice, "tea", "hello", "hello")
+	check(alice, "builder", `use agents_show {"agent_id":"tea"}`, `"own":true,"definition":{"agent_id":"tea"`)
+	check(alice, "builder", `use agents_create {"agent_id":"tea","prompt":"Make tea.","description":"Makes tea.","tools":[]}`, `"changed":false`)
+	check(alice, "builder", `use agents_create {"agent_id":"tea","prompt":"Make coffee.","tools":["none-such"]}`, `"warnings":["agent tea: tools none-such are not available`)
+	for _, c := range []struct {
+		by                       actor.Principal
+		agent, instruction, want string
+	}{
+		{bob, "builder", `use agents_create {"agent_id":"tea","prompt":"Mine."}`, "tea belongs to alice"},
+		{bob, "builder", `use agents_delete {"agent_id":"tea"}`, "tea belongs to alice"},
+		{alice, "builder", `use agents_delete {"agent_id":"desk"}`, "desk belongs to operator"},
+		{alice, "builder", `use agents_create {"agent_id":"desk","prompt":"Mine."}`, "desk belongs to operator"},
+		{alice, "builder", `use agents_create {"agent_id":"echo","prompt":"Mine."}`, "echo is part of this program"},
+		{alice, "builder", `use agents_create {"agent_id":"troupe.x","prompt":"Mine."}`, "is reserved"},
+		{alice, "builder", `use agents_create {"agent_id":"x","prompt":"p","modle":"large"}`, "did you mean model"},
+		{alice, "builder", `use agents_create {"agent_id":"x","prompt":"p","endpoint":"https://x.example.com"}`, "not allowed for an agent of kind external"},
+		{alice, "builder", `use agents_create {"agent_id":"x","prompt":"p","auth":{"env":"TROUPE_AUTH_X"}}`, "auth.env: not allowed"},
+		{alice, "builder", `use agents_create {"agent_id":"x"}`, "prompt"},
+		{alice, "builder", `use agents_create {"agent_id":"x/y","prompt":"p"}`, "agent_id"},
+		{alice, "builder", `use agents_delete {"agent_id":"nobody"}`, "no agent is named nobody"},
+		{alice, "blocked", `use agents_create {"agent_id":"x","prompt":"p"}`, "the policy blocks this call of agents_create"},
+	} {
+		check(c.by, c.agent, c.instruction, c.want)
+	}
+	n.close()
+	n = openWithPolicy(t, data, rules, all)
+	defer n.close()
+	check(alice, "builder", `use agents_show {"agent_id":"tea"}`, "Make coffee.")
+	check(alice, "builder", `use agents_delete {"agent_id":"tea"}`, `{"ok":true,"agent_id":"tea"}`)
+	check(alice, "builder", `use agents_show {"agent_id":"tea"}`, "no agent is named tea")
+}
+
+// A repeat after a crash is answered as the call before it: it does not bring back what was deleted since. Runs for nobody make none.
+func TestRepeatedCreationIsPerformedOnce(t *testing.T) {
+	n := openBuiltin(t, filepath.Join(t.TempDir(), "data"), nil)
+	defer n.close()
+	use := func(perform builtin, user string, number byte, input string) (string, error) {
+		by := engine.ToolCall{ID: runs.ToolCallID{Run: actor.CallID{number}, Step: 1}, Call: actor.Call{ID: actor.CallID{number}, To: testBy.ID("builder", "s-1"), Principal: user}}
+		got, err := perform(t.Context(), n.Commands, &by, []byte(input))
+		return string(got), err
+	}
+	const tea = `{"agent_id":"tea","prompt":"Make tea."}`
+	first, err := use(agentsCreate, "alice", 1, tea)
+	if err != nil || !strings.Contains(first, `"created":true`) {
+		t.Fatal(first, err)
+	}
+	if got, err := use(agentsDelete, "alice", 2, `{"agent_id":"tea"}`); err != nil {
+		t.Fatal(got, err)
+	}
+	if got, err := use(agentsCreate, "alice", 1, tea); err != nil || got != first {
+		t.Errorf("the repeat got %s %v, and the call %s", got, err, first)
+	}
+	if _, ok := n.Agent("tea"); ok {
+		t.Error("the repeat brought the agent back")
+	}
+	for _, user := range []string{"", agents.Operator} {
+		if got, err := use(agentsCreate, user, 3, tea); err == nil || !strings.Contains(err.Error(), "acts for no user") {
+			t.Errorf("%q: %s %v", user, got, err)
+		}
 	}
 }
