@@ -171,6 +171,21 @@ func (r *Refusal) Info() ReasonInfo {
 	return out
 }
 
+// FallbackField begins the field of a refusal of a tool that was not performed, and in whose place another one can
+// be called. The name of that one follows.
+const FallbackField = "fallback/"
+
+// Fallback returns the name of the tool that can be called in place of one that was not performed; "": there is none.
+func (r *Refusal) Fallback() string {
+	if r == nil {
+		return ""
+	}
+	if name, ok := strings.CutPrefix(r.Field, FallbackField); ok {
+		return name
+	}
+	return ""
+}
+
 // ContentField is the field of the refusal of a model, or of an external agent, whose prompt was too long.
 const ContentField = "content"
 

@@ -73,8 +73,14 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 			return withRefused(Continue("acting", nil, asks...), refused), nil
 		}
 		if len(asks) > 0 {
-			assignAnswers(uses, answers[0])
+			got := answers[0]
 			answers, refused = answers[1:], nil // the action with the asks has listed them
+			if again, places := fallbackAsks(asks, got); len(again) > 0 && len(answers) == 0 {
+				return Continue("acting", nil, again...), nil
+			} else if len(again) > 0 {
+				got, answers = withFallbacks(asks, got, again, places, answers[0]), answers[1:]
+			}
+			assignAnswers(uses, got)
 			performed = true
 		}
 		said = cmp.Or(c.Text, said)

@@ -56,6 +56,6 @@ func (t *Turn) Model(m ModelRequest) (string, error) {
 			}
 			return actor.TextOf(done.Parts), nil
 		}
-		state.Answers = append(state.Answers, slices.Clone(t.ask(action.Asks)))
+		state.Answers = append(state.Answers, slices.Clone(t.askOnce(action.Asks)))
 	}
 }

@@ -76,6 +76,9 @@ func (s registryState) putTool(body string) (change, *actor.Refusal) {
 		}
 		return change{}, refusal
 	}
+	if refusal := s.checkFallback(&d); refusal != nil {
+		return change{}, refusal
+	}
 	item := actor.StateItem{Name: toolPrefix + d.Name}
 	stored := s.value(item.Name)
 	previous, err := decodeToolRecord(stored)
@@ -103,6 +106,20 @@ func (s registryState) putTool(body string) (change, *actor.Refusal) {
 		return change{}, refusal
 	}
 	return change{updates: []actor.StateItem{item}, answer: answer}, nil
+}
+
+// checkFallback rejects a tool whose fallback is declared and does not take its arguments.
+func (s registryState) checkFallback(d *tools.Declared) *actor.Refusal {
+	other, err := decodeToolRecord(s.value(toolPrefix + d.Fallback))
+	if d.Fallback == "" || err != nil { // it may be declared later
+		return nil
+	}
+	if err := d.CheckFallback(&tools.Tool{Name: other.Name, Schema: string(other.InputSchema)}); err != nil {
+		refusal := actor.Refuse(actor.Invalid, "fallback: %v", err)
+		refusal.Field = "fallback"
+		return refusal
+	}
+	return nil
 }
 
 // checkToolName rejects the name of a new tool that differs from that of another tool in upper and

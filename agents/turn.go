@@ -144,10 +144,20 @@ func (t *Turn) Warn(format string, args ...any) {
 
 func (t *Turn) askOne(ask actor.Ask) Answer { return Answer{t.ask([]actor.Ask{ask})[0]} }
 
-// ask suspends the function until the asks are answered. If the turn is stopped
+// ask is askOnce, but for tools that were not performed: those in their place are called.
+func (t *Turn) ask(asks []actor.Ask) []actor.Answer {
+	answers := t.askOnce(asks)
+	again, places := fallbackAsks(asks, answers)
+	if len(again) == 0 {
+		return answers
+	}
+	return withFallbacks(asks, answers, again, places, t.askOnce(again))
+}
+
+// askOnce suspends the function until the asks are answered. If the turn is stopped
 // before that, ask panics with unwind: deferred functions run, and their asks
 // panic too.
-func (t *Turn) ask(asks []actor.Ask) []actor.Answer {
+func (t *Turn) askOnce(asks []actor.Ask) []actor.Answer {
 	if t.state == cancelled {
 		panic(unwind{})
 	}

@@ -121,13 +121,14 @@ func (a *Asked) Invoking() bool {
 	return a.Open() && !a.Added && a.Out().Kind == actor.AskInvoke
 }
 
-// FailedBy returns the failure of a tool in the last step that ends the run, or nil. A call
+// FailedBy returns the failure of a tool in the last step that ends the run, or nil. One in whose place the turn calls
+// another tool does not. A call
 // that an external agent added ends it only while that agent works.
 func (r *Run) FailedBy() *actor.Refusal {
 	asks := r.Last()
 	for i := range asks {
 		a := &asks[i]
-		if a.FailsRun && !a.Open() && a.Answer.Refusal != nil && (!a.Added || slices.ContainsFunc(asks, func(o Asked) bool { return o.Invoking() })) {
+		if a.FailsRun && !a.Open() && a.Answer.Refusal != nil && (a.Added || a.Answer.Refusal.Fallback() == "") && (!a.Added || slices.ContainsFunc(asks, func(o Asked) bool { return o.Invoking() })) {
 			return a.Answer.Refusal
 		}
 	}

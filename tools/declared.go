@@ -105,6 +105,7 @@ type Declared struct {
 	ApprovalTimeoutMS int64          `json:"approval_timeout_ms,omitzero"`
 	ArgsSummary       string         `json:"args_summary,omitzero"` // text for the person who decides, with {{name}} for arguments
 	OnFailure         string         `json:"on_failure,omitzero"`
+	Fallback          string         `json:"fallback,omitzero"` // tool that is called if this one is not available
 	Metadata          jsontext.Value `json:"metadata,omitzero"` // an object of the user
 
 	lenient bool    // a server checks the input as well

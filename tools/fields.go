@@ -84,6 +84,7 @@ var declaredFields = []declaredField{
 	{name: "approval_timeout_ms", min: 1, max: ApprovalTimeoutMax.Milliseconds(), target: func(d *Declared) any { return &d.ApprovalTimeoutMS }},
 	{name: "args_summary", want: "text", target: func(d *Declared) any { return &d.ArgsSummary }},
 	{name: "on_failure", want: "text", target: func(d *Declared) any { return &d.OnFailure }},
+	{name: "fallback", want: "text", target: func(d *Declared) any { return &d.Fallback }},
 	{name: "metadata", want: "an object", target: func(d *Declared) any { return &d.Metadata }},
 }
 
@@ -438,6 +439,13 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 		report("args_summary", "%v", err)
 	}
 	choice("on_failure", d.OnFailure, ReturnError, FailRun)
+	if d.Fallback == d.Name && d.Name != "" {
+		report("fallback", "is the tool itself; remove it")
+	} else if d.Fallback != "" {
+		if err := checkStandIn(d.Fallback); err != nil {
+			report("fallback", "%v", err)
+		}
+	}
 	if len(d.Metadata) > 0 {
 		switch _, p := parse(d.Metadata); {
 		case p != nil:

@@ -186,6 +186,7 @@ type Outcome struct {
 	Attempts   []Attempt           // for the record of the call
 	Evidence   dispatcher.Evidence // what the last attempt states about the upstream
 	Omitted    []string            // optional members that the model refused, without which it answered
+	Untouched  bool                // of a tool that failed: no attempt can have performed it
 }
 
 // Answer returns the outcome as the answer of an ask.
@@ -253,6 +254,7 @@ type Exchange struct {
 	object        []byte     // of the last failure, see Failure
 	omitted       []string   // optional members that the model refused
 	passed        bool       // deltas of a Verbatim exchange were forwarded
+	touched       bool       // an attempt of a tool may have performed it
 	performed     bool       // an attempt of a tool had a response with status 2xx
 	lateInputs    int
 	ops           []Op
@@ -558,6 +560,7 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	f.Refusal.Detail = m.secrets().redact(f.Refusal.Detail)
 	m.recordAttempt(f.Refusal)
 	m.evidence = m.evidenceOf(f)
+	m.touched = m.touched || f.Class == Broken
 	if m.withoutRefused(f) {
 		m.report(Report{Failure: f})
 		m.phase, m.phaseDeadline, m.decoder = waiting, m.now, nil
@@ -619,6 +622,7 @@ func (m exchangeStep) abort(refusal *actor.Refusal) {
 	m.flush()
 	if m.phase == awaitingHead || m.phase == readingBody || m.phase == readingErrorBody {
 		m.ops = append(m.ops, Close{len(m.attempts)})
+		m.touched = true
 		m.recordAttempt(refusal)
 		report := Report{}
 		if m.now.Sub(m.lastContact) >= silenceIsFailure {
@@ -659,7 +663,7 @@ func (m exchangeStep) finish(refusal *actor.Refusal) {
 	if m.performed && refusal != nil && refusal.Reason != actor.Unknown && refusal.Reason != actor.Stopped {
 		refusal = actor.Refuse(actor.Unknown, "%s; a response with status 2xx had begun, so the request was performed", refusal.Detail)
 	}
-	outcome := Outcome{Refusal: refusal, Code: m.code, Attempts: m.attempts, Evidence: m.evidence}
+	outcome := Outcome{Refusal: refusal, Code: m.code, Attempts: m.attempts, Evidence: m.evidence, Untouched: m.order.Tool && refusal != nil && !m.touched && !m.performed}
 	if refusal == nil {
 		outcome.Omitted = m.omitted
 	} else {

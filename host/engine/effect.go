@@ -168,7 +168,9 @@ func (c *cell) tool(id actor.EffectID, attempt uint32, op runtime.Tool) effectFu
 	out := c.engine.config.Outbound
 	if devices := c.engine.config.Devices; devices != nil && op.Declared != nil && op.Declared.Kind == tools.KindClient {
 		return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
-			return devices.Perform(ctx, id, attempt, op)
+			answer := devices.Perform(ctx, id, attempt, op)
+			answer.Refusal = op.Declared.FallBack(answer.Refusal) // only NoDevice: nothing was passed on
+			return answer
 		}
 	}
 	remote := op.Declared != nil && !op.Declared.IsLocal()

@@ -40,6 +40,12 @@ func newToolServer(t *testing.T) *toolServer {
 		case "/broken":
 			w.WriteHeader(http.StatusTeapot)
 			return
+		case "/away":
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		case "/failing":
+			w.WriteHeader(http.StatusInternalServerError)
+			return
 		case "/slow":
 			<-s.hold
 		case "/large":

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -110,9 +111,16 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
-	return o.admitTool(ctx, &op, func(ctx context.Context, t *tool, backoff *sharedBackoff) actor.Answer {
-		return o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {}).Answer()
+	harmless := true // nothing was performed
+	answer := o.admitTool(ctx, &op, func(ctx context.Context, t *tool, backoff *sharedBackoff) actor.Answer {
+		outcome := o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {})
+		harmless = outcome.Untouched || d.Method == http.MethodGet
+		return outcome.Answer()
 	})
+	if harmless {
+		answer.Refusal = d.FallBack(answer.Refusal)
+	}
+	return answer
 }
 
 // module performs a tool that is a module of WebAssembly.
@@ -122,9 +130,11 @@ func (o *Outbound) module(ctx context.Context, id actor.EffectID, op *runtime.To
 	}
 	ctx, cancel := context.WithTimeout(ctx, op.Left)
 	defer cancel()
-	return o.admitTool(ctx, op, func(ctx context.Context, _ *tool, _ *sharedBackoff) actor.Answer {
+	answer := o.admitTool(ctx, op, func(ctx context.Context, _ *tool, _ *sharedBackoff) actor.Answer {
 		return o.config.Sandbox.Perform(ctx, op.Declared, op.Context.Call.Principal, keyOfEffect(id), op.Input)
 	})
+	answer.Refusal = op.Declared.FallBack(answer.Refusal) // a module has no effect outside
+	return answer
 }
 
 // errNoSandbox is the error of a module on a server that performs none.

@@ -304,12 +304,30 @@ func (f *AgentFiles) checkReferences(program Program) {
 			}
 		}
 	}
+	f.checkFallbacks(registry)
 	f.checkContradictions()
 	f.checkWorkflows()
 	for _, cycle := range agents.CallCycles(specs) {
 		first, _, _ := strings.Cut(cycle, " ->")
 		i := slices.IndexFunc(f.Agents, func(a AgentFile) bool { return a.Spec.ID == first })
 		f.warn(f.Agents[i].Path, "agents", "possible call cycle: %s; the call that closes it is refused", cycle)
+	}
+}
+
+// checkFallbacks adds a problem for each tool whose fallback does not take its arguments, and a warning for one whose
+// fallback is absent.
+func (f *AgentFiles) checkFallbacks(registry *tools.Registry) {
+	for i := range f.Tools {
+		d := &f.Tools[i].Declared
+		if d.Fallback == "" || f.ofOthers(d.Fallback) {
+			continue
+		}
+		other, ok := registry.Tool(d.Fallback)
+		if !ok {
+			f.warn(f.Tools[i].Path, "fallback", "no file here declares %s, and this program has no such tool; until it exists the failure of this one stays", d.Fallback)
+		} else if err := d.CheckFallback(&other); err != nil {
+			f.Problems = append(f.Problems, FileProblem{File: f.Tools[i].Path, Field: "fallback", Text: err.Error()})
+		}
 	}
 }
 
