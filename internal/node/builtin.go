@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -84,6 +86,24 @@ func (c *Commands) stateOf(ctx context.Context, id actor.ID) (items []actor.Stat
 	return items, err
 }
 
+// toolReads bounds the uses of a tool that read much. Users take turns.
+type toolReads struct{ queue shares.Queue }
+
+// toolReadsWaiting bounds the uses that wait, and those of one user.
+const toolReadsWaiting, toolReadsEach = 256, 64
+
+// begin waits until fewer than most uses are under way. The caller MUST call done at the end of its own.
+func (r *toolReads) begin(ctx context.Context, by *engine.ToolCall, most int) (done func(), _ *actor.Refusal) {
+	tenant := by.Call.To.Tenant
+	if err := r.queue.Acquire(ctx, tenant, shares.QueueBounds{Open: most, Waiting: toolReadsWaiting, Each: toolReadsEach}); err != nil {
+		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d uses of this tool are under way, and more wait: retry later", most)
+	}
+	return func() { r.queue.Release(tenant) }, nil
+}
+
+// workspaceReadsMax is the maximum number of workspaces that are read at the same time: each takes memory for all its documents.
+const workspaceReadsMax = 4
+
 func workspaceGet(ctx context.Context, c *Commands, by *engine.ToolCall, input []byte) ([]byte, error) {
 	var in struct {
 		Key     string `json:"key"`
@@ -96,6 +116,11 @@ func workspaceGet(ctx context.Context, c *Commands, by *engine.ToolCall, input [
 	if in.Key == "" && in.Version != 0 || in.Key != "" && in.After != "" {
 		return nil, actor.Refuse(actor.Invalid, "%s: want a key, with a version or without, or neither for a list, with after or without", tools.WorkspaceGet)
 	}
+	done, refusal := c.workspaceReads.begin(ctx, by, workspaceReadsMax)
+	if refusal != nil {
+		return nil, refusal
+	}
+	defer done()
 	items, err := c.stateOf(ctx, agents.WorkspaceID(by.Call.To.Tenant))
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func openWithPolicy(t *testing.T, data string, rules []tools.Rule, builtin []str
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := Open(Config{Data: data, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), FreeFloor: 1, WriteBuffer: 1 << 20, Builtin: builtin, Policy: policy, Native: []actor.Definition{echo}}, slog.New(slog.DiscardHandler))
+	n, err := Open(Config{Data: data, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), FreeFloor: 1, WriteBuffer: 1 << 20, Keep: testKeep, Builtin: builtin, Policy: policy, Native: []actor.Definition{echo}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +181,50 @@ func TestConcurrentPutsHaveOneWinner(t *testing.T) {
 	}
 	if conflicts.Load() == 0 {
 		t.Error("no two changes met")
+	}
+}
+
+// The content of a removed document is in no file once the log was cut.
+func TestRemovedDocumentLeavesTheFiles(t *testing.T) {
+	const sentinel = "p4w8rt6yq2zk9xv3nd7hc5"
+	data := filepath.Join(t.TempDir(), "data")
+	n := openBuiltin(t, data, nil)
+	put := func(step uint32, input string) {
+		t.Helper()
+		by := engine.ToolCall{ID: runs.ToolCallID{Run: actor.CallID{1}, Step: step}, Call: actor.Call{ID: actor.CallID{1}, To: testBy.ID("clerk", "s-1"), Principal: "alice"}}
+		if _, err := workspacePut(t.Context(), n.Commands, &by, []byte(input)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint32(3) {
+		put(i, fmt.Sprintf(`{"key":"a","content":"version %d of %s"}`, i, sentinel))
+	}
+	put(3, `{"key":"b","content":"stays"}`)
+	n.close()
+	n = openBuiltin(t, data, nil)
+	if len(filesWith(t, data, sentinel)) == 0 {
+		t.Fatal("the test cannot fail: no file holds the text")
+	}
+	put(4, `{"key":"a","content":null}`)
+	n.Retain(t.Context(), n.engine.Now().Add(2*testKeep))
+	if err := n.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if found := filesWith(t, data, sentinel); len(found) > 0 {
+		t.Errorf("%v hold it", found)
+	}
+	n.close()
+	if found := filesWith(t, data, sentinel); len(found) > 0 {
+		t.Errorf("closed: %v hold it", found)
+	}
+	n = openBuiltin(t, data, nil)
+	defer n.close()
+	items, err := n.stateOf(t.Context(), agents.WorkspaceID(testBy.Tenant))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, refusal := agents.WorkspaceDocument(items, "b", 0); refusal != nil || !strings.Contains(string(got), "stays") {
+		t.Errorf("%s %v", got, refusal)
 	}
 }
 

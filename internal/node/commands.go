@@ -42,7 +42,7 @@ type Commands struct {
 
 	currency string // of the prices of models
 
-	scans chan struct{} // taken while a tool reads many runs
+	workspaceReads, metricReads toolReads
 
 	memories *memories // nil: the node does not remember
 
@@ -82,7 +82,7 @@ type agentList struct {
 
 // NewCommands returns the command.Node of an engine.
 func NewCommands(e *engine.Engine) *Commands {
-	return &Commands{engine: e, registry: newRegistryCalls(), subscriptions: shares.New[string](SubscriptionShares), scans: make(chan struct{}, toolScansMax)}
+	return &Commands{engine: e, registry: newRegistryCalls(), subscriptions: shares.New[string](SubscriptionShares)}
 }
 
 // NewCallID implements command.Node.

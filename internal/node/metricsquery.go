@@ -19,8 +19,8 @@ import (
 const (
 	// metricsRunsMax is the maximum number of runs that one use of metrics_query reads.
 	metricsRunsMax = 100_000
-	// toolScansMax is the maximum number of tools that read runs at the same time. Others wait.
-	toolScansMax = 2
+	// metricReadsMax is the maximum number of uses of metrics_query at the same time.
+	metricReadsMax = 2
 	// windowDefault is the window of a query that names none.
 	windowDefault = "24h"
 )
@@ -37,12 +37,11 @@ func metricsQuery(ctx context.Context, c *Commands, by *engine.ToolCall, input [
 		return nil, actor.Refuse(actor.Invalid, "%s: %v", tools.MetricsQuery, err)
 	}
 	in.Window = cmp.Or(in.Window, windowDefault)
-	select {
-	case c.scans <- struct{}{}:
-		defer func() { <-c.scans }()
-	case <-ctx.Done():
-		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d uses of %s are under way, which is the limit: retry later", toolScansMax, tools.MetricsQuery)
+	done, refusal := c.metricReads.begin(ctx, by, metricReadsMax)
+	if refusal != nil {
+		return nil, refusal
 	}
+	defer done()
 	to := c.engine.Now()
 	from, m, read := to.Add(-metricWindows[in.Window]), runs.NewMetrics(), 0
 	err := c.reading(ctx, func(log store.Reader) error {

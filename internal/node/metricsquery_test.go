@@ -3,10 +3,10 @@
 package node
 
 import (
-	"context"
-	"errors"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
@@ -46,14 +46,45 @@ func TestMetricsAreOfOwnRuns(t *testing.T) {
 			t.Errorf("%s for %s: %s, want %s and no %s", c.input, c.by.User, got, c.want, c.wantNeverHas)
 		}
 	}
-	for range toolScansMax {
-		n.scans <- struct{}{}
+}
+
+// Uses of a tool that reads much wait for those before them, each user in turn, and the ones that wait are bounded.
+func TestToolReadsAreBounded(t *testing.T) {
+	var reads toolReads
+	by := func(user string) *engine.ToolCall {
+		p := asked(user)
+		return &engine.ToolCall{Call: actor.Call{To: p.ID("watch", "s-1")}}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = metricsQuery(ctx, n.Commands, &engine.ToolCall{Call: actor.Call{To: alice.ID("watch", "s-2")}}, []byte(`{}`))
-	var r *actor.Refusal
-	if !errors.As(err, &r) || r.Reason != actor.Busy {
-		t.Errorf("while others read: %v", err)
+	done, refusal := reads.begin(t.Context(), by("alice"), 1)
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	var waiting sync.WaitGroup
+	order := make(chan string, toolReadsEach+1)
+	wait := func(user string, queued int) {
+		waiting.Go(func() {
+			done, refusal := reads.begin(t.Context(), by(user), 1)
+			if refusal != nil {
+				t.Error(refusal)
+				return
+			}
+			order <- user
+			done()
+		})
+		for reads.queue.Waiting() < queued {
+			runtime.Gosched()
+		}
+	}
+	for i := range toolReadsEach {
+		wait("alice", i+1)
+	}
+	wait("bob", toolReadsEach+1)
+	if _, refusal := reads.begin(t.Context(), by("alice"), 1); refusal == nil || refusal.Reason != actor.Busy || refusal.RetryAfter == 0 {
+		t.Errorf("one too many: %v", refusal)
+	}
+	done()
+	waiting.Wait()
+	if <-order != "alice" || <-order != "bob" {
+		t.Error("a user with one use waited for all of another")
 	}
 }
