@@ -41,6 +41,14 @@ func TestCheckOfBuiltinTools(t *testing.T) {
 			t.Errorf("%s: %s%s, want %s", list, out, err, want)
 		}
 	}
+	builder := writeFiles(t, ">> builder.toml\nname = \"builder\"\ntools = [\"agents_create\"]\n")
+	if _, out, err := runProgram(t, "check", builder, "--config", builtinConfig(t, `"agents_create"`)); !strings.Contains(out+err, "builder uses agents_create: require_approval by policy of the tool") {
+		t.Errorf("no decision about a built-in tool: %s%s", out, err)
+	}
+	own := writeFiles(t, ">> own.toml\n[tool]\ntool_name = \"agents_list\"\nurl = \"https://example.com/list\"\n")
+	if _, out, err := runProgram(t, "check", own, "--config", builtinConfig(t, `"agents_list"`)); !strings.Contains(out+err, "a built-in tool named agents_list, which is used instead") {
+		t.Errorf("a tool with the name of a built-in one: %s%s", out, err)
+	}
 	if code, out, err := runProgram(t, "check", files); code != 0 || !strings.Contains(err, "warnings=0") {
 		t.Errorf("without a configuration: %s%s", out, err)
 	}

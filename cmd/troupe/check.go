@@ -112,7 +112,7 @@ func (c *CheckCmd) Run(s streams) error {
 	}
 	decisions := []toolDecision{}
 	if configErr == nil { // otherwise the policy is unknown
-		decisions = decisionsOf(files, config.Policy)
+		decisions = decisionsOf(files, config.Policy, config.Builtin)
 	}
 	if c.JSON {
 		err = c.printJSON(s, files, decisions)
@@ -159,11 +159,16 @@ type toolDecision struct {
 	Rule     string `json:"rule"` // includes its condition
 }
 
-// decisionsOf returns the decisions about declared tools, by agent and tool in the order of
+// decisionsOf returns the decisions about declared tools and built-in ones, by agent and tool in the order of
 // the files, and then in the order of the rules.
-func decisionsOf(files *service.AgentFiles, policy *tools.Policy) []toolDecision {
+func decisionsOf(files *service.AgentFiles, policy *tools.Policy, builtin []string) []toolDecision {
 	all := []toolDecision{}
 	registry := files.Registry(policy)
+	for _, name := range builtin {
+		if t, err := tools.Builtin(name, nil); err == nil {
+			_ = registry.Register(t) // else a file declares a tool of this name
+		}
+	}
 	for _, a := range files.Agents {
 		for _, name := range a.Spec.Tools {
 			tool, ok := registry.Tool(name)

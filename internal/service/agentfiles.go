@@ -374,8 +374,13 @@ func (f *AgentFiles) CheckMemory(enabled bool) {
 }
 
 // CheckBuiltin adds a warning for each tool of tools.Builtins that an agent lists and the configuration of the server does not
-// switch on.
+// switch on, and for each tool of a file whose name such a tool has.
 func (f *AgentFiles) CheckBuiltin(enabled []string) {
+	for _, t := range f.Tools {
+		if slices.Contains(enabled, t.Declared.Name) {
+			f.warn(t.Path, "tool_name", "the configuration switches on a built-in tool named %s, which is used instead; choose another name", t.Declared.Name)
+		}
+	}
 	for _, a := range f.Agents {
 		for _, name := range a.Spec.Tools {
 			if tools.IsBuiltin(name) && !slices.Contains(enabled, name) {
