@@ -104,7 +104,7 @@ func (r Rule) compile() (policyRule, error) {
 	if err != nil {
 		return policyRule{}, fmt.Errorf("decision: %w", err)
 	}
-	if decision == runs.RequireApproval && slices.Contains(ownTools, r.Tool) {
+	if decision == runs.RequireApproval && (slices.Contains(ownTools, r.Tool) || IsMemory(r.Tool) || IsSession(r.Tool)) {
 		return policyRule{}, fmt.Errorf("decision: %s is a tool of this program, whose calls wait for nobody; want allow or block", r.Tool)
 	}
 	switch {

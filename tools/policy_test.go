@@ -234,6 +234,8 @@ func TestPolicyErrors(t *testing.T) {
 		{tools.Rule{Tool: "*", Agent: "a/b", Decision: "allow"}, "rule 2: agent: want at most 128"},
 		{tools.Rule{Tool: "*", Owner: "a\nb", Decision: "allow"}, `rule 2: owner: want the user whose agents are meant, or "operator", got "a\nb"`},
 		{tools.Rule{Tool: "*"}, "rule 2: decision: is missing; want one of allow, require_approval and block"},
+		{tools.Rule{Tool: tools.MemoryForget, Decision: "require_approval"}, "rule 2: decision: memory_forget is a tool of this program, whose calls wait for nobody; want allow or block"},
+		{tools.Rule{Tool: tools.NoteSession, Decision: "require_approval"}, "rule 2: decision: note_session is a tool of this program"},
 		{tools.Rule{Tool: tools.AgentCall, Decision: "require_approval"}, "rule 2: decision: agent_call is a tool of this program, whose calls wait for nobody; want allow or block"},
 		{tools.Rule{Tool: "*", Decision: "deny"}, `rule 2: decision: want one of allow, require_approval and block, got "deny"`},
 		{when("amount > 1"), "rule 2: when: want a comparison like args.amount > 100"},
