@@ -67,7 +67,7 @@ func drawCall(t *rapid.T) Call {
 		c.Idempotency = Idempotency{drawName(t), drawName(t), drawName(t), HashOf(nil)}
 	}
 	if rapid.Bool().Draw(t, "limited") {
-		c.Purse = &Purse{rapid.Int64Range(0, UsageMax).Draw(t, "tokens"), NoLimit}
+		c.Purse = &Purse{rapid.Int64Range(0, UsageMax).Draw(t, "tokens"), NoLimit, rapid.Int64Range(0, DayMax).Draw(t, "day")}
 	}
 	if rapid.Bool().Draw(t, "claims") {
 		c.Claimed = drawCallID(t)
@@ -87,7 +87,7 @@ func drawReply(t *rapid.T) Reply {
 		}
 	}
 	if rapid.Bool().Draw(t, "limited") {
-		r.Purse = &Purse{NoLimit, rapid.Int64Range(0, UsageMax).Draw(t, "micros")}
+		r.Purse = &Purse{NoLimit, rapid.Int64Range(0, UsageMax).Draw(t, "micros"), 0}
 	}
 	if rapid.Bool().Draw(t, "failed") {
 		r.Status = Failed

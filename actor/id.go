@@ -26,6 +26,8 @@ const (
 	MemoryAgent = SystemAgent + ".memory"
 	// WorkspaceAgent is the agent whose actors hold the documents of a user.
 	WorkspaceAgent = SystemAgent + ".workspace"
+	// AccountAgent is the agent whose actors keep what the runs of a user have drawn from the budget of a day.
+	AccountAgent = SystemAgent + ".account"
 	// DefaultKey is the key of an actor named by its agent alone.
 	DefaultKey = "main"
 	// NameBytesMax is the maximum length of each part of an ID and of a node name.

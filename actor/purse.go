@@ -2,6 +2,8 @@
 
 package actor
 
+import "time"
+
 // NoLimit is the amount of a Purse that is not limited.
 const NoLimit = 1<<63 - 1
 
@@ -16,7 +18,14 @@ const NoLimit = 1<<63 - 1
 type Purse struct {
 	Tokens int64 // NoLimit: any
 	Micros int64 // millionths of the currency; NoLimit: any
+	Day    int64 // of the account of a user from which it was drawn; 0: of none. 1 is the first of 1970, in UTC
 }
+
+// DayMax is the maximum of Purse.Day.
+const DayMax = 1 << 20
+
+// DayOf returns the day of a time, as in Purse.Day.
+func DayOf(at Time) int64 { return min(max(int64(at)/int64(24*time.Hour), 0)+1, DayMax) }
 
 // Covers reports whether a purse has an amount. The limits of the amount do not matter.
 func (p *Purse) Covers(amount Purse) bool {
@@ -45,7 +54,7 @@ func (p *Purse) with(amount *Purse, f func(a, b int64) int64) *Purse {
 		}
 		return inRange(f(a, b))
 	}
-	return &Purse{combine(p.Tokens, amount.Tokens), combine(p.Micros, amount.Micros)}
+	return &Purse{combine(p.Tokens, amount.Tokens), combine(p.Micros, amount.Micros), p.Day}
 }
 
 // inRange returns the nearest amount that a decoder accepts.
@@ -66,7 +75,7 @@ func (p *Purse) Part(n int, keep *Purse) *Purse {
 		return max(a, 0) / int64(max(n, 1))
 	}
 	left := p.Less(keep)
-	return &Purse{part(left.Tokens), part(left.Micros)}
+	return &Purse{part(left.Tokens), part(left.Micros), p.Day}
 }
 
 // Capped returns the smaller one of each amount of two purses.
@@ -77,7 +86,7 @@ func (p *Purse) Capped(most *Purse) *Purse {
 	case most == nil:
 		return p
 	}
-	return &Purse{min(p.Tokens, most.Tokens), min(p.Micros, most.Micros)}
+	return &Purse{min(p.Tokens, most.Tokens), min(p.Micros, most.Micros), p.Day}
 }
 
 // Left returns what is left of an amount that was taken, after what was spent. It is negative if that is more. A total
@@ -92,18 +101,19 @@ func (p *Purse) Left(spent Usage) *Purse {
 		}
 		return inRange(a - spent)
 	}
-	return &Purse{left(p.Tokens, max(spent.Total, spent.Input+spent.Output)), left(p.Micros, spent.Cost)}
+	return &Purse{left(p.Tokens, max(spent.Total, spent.Input+spent.Output)), left(p.Micros, spent.Cost), p.Day}
 }
 
 // Purse appends a purse that is not nil.
 func (e *Encoder) Purse(p *Purse) {
 	e.Int(p.Tokens)
 	e.Int(p.Micros)
+	e.Uint(uint64(p.Day))
 }
 
 // Purse reads a purse.
 func (d *Decoder) Purse() *Purse {
-	p := &Purse{d.Int(), d.Int()}
+	p := &Purse{d.Int(), d.Int(), int64(d.UintMax(DayMax, "day"))}
 	for _, n := range []int64{p.Tokens, p.Micros} {
 		if n != NoLimit && (n > UsageMax || n < -UsageMax) {
 			d.Fail("purse of %d", n)

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func purse(tokens, micros int64) *Purse { return &Purse{tokens, micros} }
+func purse(tokens, micros int64) *Purse { return &Purse{Tokens: tokens, Micros: micros} }
 
 func TestPurse(t *testing.T) {
 	for _, test := range []struct {
@@ -34,7 +34,7 @@ func TestPurse(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", test.name, test.got, test.want)
 		}
 	}
-	if !purse(10, 0).Covers(Purse{10, 0}) || purse(10, 0).Covers(Purse{10, 1}) || !(*Purse)(nil).Covers(Purse{1, 1}) {
+	if !purse(10, 0).Covers(*purse(10, 0)) || purse(10, 0).Covers(*purse(10, 1)) || !(*Purse)(nil).Covers(*purse(1, 1)) {
 		t.Error("Covers")
 	}
 }

@@ -130,15 +130,7 @@ func (m *Mailbox) Push(q Queued) {
 // Exception: a head of a lower lane that has been overtaken OvertakenMax times goes
 // first.
 func (m *Mailbox) Pop(now actor.Time) (Queued, bool) {
-	pick := -1
-	for i := range m.lanes {
-		if len(m.lanes[i]) == 0 {
-			continue
-		}
-		if pick < 0 || m.overtaken[i] >= OvertakenMax {
-			pick = i
-		}
-	}
+	pick := m.next()
 	if pick < 0 {
 		return Queued{}, false
 	}
@@ -152,6 +144,29 @@ func (m *Mailbox) Pop(now actor.Time) (Queued, bool) {
 	m.remove(pick, 0)
 	m.measureInterval(q, now)
 	return q, true
+}
+
+// Peek returns the message that Pop would return.
+func (m *Mailbox) Peek() (Queued, bool) {
+	pick := m.next()
+	if pick < 0 {
+		return Queued{}, false
+	}
+	return m.lanes[pick][0], true
+}
+
+// next returns the lane of the next message, or -1.
+func (m *Mailbox) next() int {
+	pick := -1
+	for i := range m.lanes {
+		if len(m.lanes[i]) == 0 {
+			continue
+		}
+		if pick < 0 || m.overtaken[i] >= OvertakenMax {
+			pick = i
+		}
+	}
+	return pick
 }
 
 // Remove removes the message of a call and reports whether it was in the queue.

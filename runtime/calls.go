@@ -59,6 +59,7 @@ func (c *Cell) resendCalls(to func(actor.ID) bool) {
 			}
 		}
 		mail{c, act}.resend(to)
+		accounts{c, act}.resend(to)
 	}
 	c.waiters.resend(c, to)
 }
@@ -76,7 +77,7 @@ func (c *Cell) resendToCell(node actor.NodeID, cell uint16) {
 func (act *activation) answered(c *Cell, reply *actor.Reply, durable bool) {
 	t, i := act.findAsk(reply.Call)
 	if t == nil {
-		if !(mail{c, act}).answered(reply) {
+		if !(mail{c, act}).answered(reply) && !(accounts{c, act}).granted(reply, durable) {
 			act.dropLateAnswer(c, reply)
 		}
 		return

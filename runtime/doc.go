@@ -61,6 +61,7 @@
 //	duplicates.go     answers to duplicates of ended calls, reads of outcomes
 //	reply_cache.go    outcomes of calls to volatile actors
 //	residents.go      memory of journaled actors, and which of them leave it
+//	accounts.go       what the trees of a user draw from the budget of a day
 //	active.go         limits of turns: those of an agent, those that begin a tree
 //	activation.go     loading, passivation, entries and snapshots
 //	actor_table.go    the actors in memory

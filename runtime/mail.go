@@ -206,6 +206,9 @@ func (m mail) poll(task string) *actor.Answer {
 	if task == "" {
 		var all []contract.Task
 		for i := range m.act.journal.Mail.Rows {
+			if isReturn(&m.act.journal.Mail.Rows[i]) {
+				continue
+			}
 			all = append(all, taskOf(&m.act.journal.Mail.Rows[i]))
 		}
 		answer := tools.JSON(contract.EncodeTasks(all))
@@ -390,6 +393,13 @@ func (m mail) answered(reply *actor.Reply) bool {
 	p := m.act.journal.Mail.Row(reply.Call)
 	if p == nil {
 		return false
+	}
+	if isReturn(p) {
+		if reply.Refusal == nil { // otherwise it is repeated
+			row := *p
+			m.end(&row, reply.Status, "answer", nil)
+		}
+		return true
 	}
 	if s := m.act.rows[reply.Call]; reply.Refusal != nil && s != nil && s.attempt > 1 {
 		// Another attempt may be in flight. A refused call MUST NOT run.

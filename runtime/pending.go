@@ -21,6 +21,9 @@ func PendingCalls(c *Cell, tenant, session string) (all []PendingCall, known boo
 			continue
 		}
 		for _, p := range act.journal.Mail.Rows {
+			if isReturn(&p) {
+				continue
+			}
 			all = append(all, PendingCall{act.id, p})
 		}
 	}

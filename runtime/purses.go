@@ -21,6 +21,7 @@ import (
 // Spending is what the runs of a cell may spend on models. The zero value is any amount.
 type Spending struct {
 	Tree     *actor.Purse // of a tree of runs; nil: any amount
+	Day      *actor.Purse // of all trees of a user that begin on a day; nil: any amount. It needs the agent of the accounts
 	Ask      bool         // a request beyond a purse waits for a person instead of being refused
 	Models   map[string]ModelCost
 	Currency string // of all amounts of money
@@ -52,10 +53,11 @@ type purses struct {
 
 // root returns the purse of a call that begins a tree.
 func (v *env) rootPurse(def *actor.Definition) *actor.Purse {
-	if def == nil {
-		return v.spending.Tree
+	tree := v.spending.Tree
+	if def != nil {
+		tree = tree.Capped(def.Purse)
 	}
-	return v.spending.Tree.Capped(def.Purse)
+	return v.spending.inDay(tree)
 }
 
 // keep returns what the calls of a turn are not given.
@@ -144,7 +146,11 @@ func (s purses) missing(model string, need actor.Purse, priced bool) string {
 	if left := s.turn.purse.Micros; need.Micros != actor.NoLimit && need.Micros > left {
 		all = append(all, fmt.Sprintf("up to %s, and %s is left", s.money(need.Micros), s.money(max(left, 0))))
 	}
-	return fmt.Sprintf("the request to model %s may take %s of the budget of the run; max_tokens of the agent or model bounds its answers", model, strings.Join(all, "; "))
+	why := fmt.Sprintf("the request to model %s may take %s of the budget of the run; max_tokens of the agent or model bounds its answers", model, strings.Join(all, "; "))
+	if day := s.turn.purse.Day; day != 0 {
+		why += fmt.Sprintf("; it is a part of the budget of its user for %s (UTC)", runs.Day(day-1))
+	}
+	return why
 }
 
 func (s purses) money(micros int64) string {

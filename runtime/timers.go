@@ -147,7 +147,7 @@ func (act *activation) earliestDeadline(c *Cell) actor.Time {
 			}
 		}
 	}
-	at = min(at, mail{c, act}.due())
+	at = min(at, mail{c, act}.due(), accounts{c, act}.due())
 	if act.pageCache.retryAt != 0 {
 		at = min(at, act.pageCache.retryAt)
 	}
@@ -183,6 +183,7 @@ func (act *activation) fireActorTimer(c *Cell) {
 		}
 	}
 	mail{c, act}.retry()
+	accounts{c, act}.retry()
 	waitCycle{c, act}.reprobe()
 }
 

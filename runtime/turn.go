@@ -110,7 +110,7 @@ func (act *activation) runReady(c *Cell) {
 			t.advance(c)
 		} else if t, refusal := act.failedTurn(); t != nil {
 			t.finishTurn(c, failedOutcome(refusal))
-		} else if !act.canBeginTurn(c) || !(transcripts{c, act}).hasPages() || !act.beginTurn(c) {
+		} else if !act.canBeginTurn(c) || !(transcripts{c, act}).hasPages() || !(accounts{c, act}).drawn() || !act.beginTurn(c) {
 			return
 		}
 	}
@@ -303,6 +303,9 @@ func (t *turn) finishTurn(c *Cell, out actor.Outcome) {
 // joined duplicates.
 func (act *activation) endRun(c *Cell, run *store.Run, out actor.Outcome, durable bool) {
 	call := &run.Call
+	if t := act.turn(call.ID); t != nil {
+		accounts{c, act}.giveBack(t)
+	}
 	out = userTexts{c}.answer(run, out).Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget, Purse: run.Purse, Usage: run.Usage, Tree: run.Tree}
 	if act.durable && act.journal.HasHeirs(run) {

@@ -25,6 +25,7 @@ import (
 //  9. decisions about tool calls; holds and times of runs
 //  10. detached calls
 //  11. detached calls with a correlation of their asker, silent ones, late responses
+//  12. purses of runs and calls, usage with costs
 const CodecVersion = 12
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.
@@ -63,6 +64,7 @@ const (
 	tagSettled
 	tagNoticed
 	tagLate
+	tagDrawn
 )
 
 // encoder extends actor.Encoder with the types of this package.
@@ -248,6 +250,11 @@ func (w *encoder) record(record Record) {
 		w.Uint(tagRetried)
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(uint64(r.Attempt))
+	case Drawn:
+		w.Uint(tagDrawn)
+		w.CallID(r.Run)
+		w.time(r.At)
+		w.purse(r.Purse)
 	case Held:
 		w.Uint(tagHeld)
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
@@ -354,6 +361,8 @@ func (r decoder) record() Record {
 	case tagResolved:
 		run, step, index, at := r.askHeader()
 		return Resolved{run, step, index, at, r.approvalStatus(), actor.Duration(r.Int()), r.String(actor.TextBytesMax), r.purse()}
+	case tagDrawn:
+		return Drawn{Run: r.CallID(), At: r.time(), Purse: r.purse()}
 	case tagParked:
 		return Parked{Run: r.CallID(), At: r.time(), Detail: r.String(actor.TextBytesMax)}
 	case tagCut:

@@ -285,6 +285,8 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 		return Settled{run, at, drawRun(t), 7}
 	case tagNoticed:
 		return Noticed{run, at, 5, drawHold(t)}
+	case tagDrawn:
+		return Drawn{run, at, drawPurse(t)}
 	case tagLate:
 		return Late{run, at, actor.Partial, []byte(drawName(t)), 9}
 	default:
@@ -339,7 +341,7 @@ func drawShown(t *rapid.T) (s Shown) {
 func drawEntry(t *rapid.T) Entry {
 	id := drawID(t)
 	e := Entry{Actor: id, Shard: rapid.Uint16().Draw(t, "shard"), Epoch: actor.Epoch(rapid.Uint64().Draw(t, "epoch")),
-		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecordOf(t, id, rapid.IntRange(tagAccepted, tagLate).Draw(t, "tag")), WasDue: drawTime(t), Due: drawTime(t), Extensions: drawExtensions(t)}
+		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecordOf(t, id, rapid.IntRange(tagAccepted, tagDrawn).Draw(t, "tag")), WasDue: drawTime(t), Due: drawTime(t), Extensions: drawExtensions(t)}
 	e.First = rapid.Bool().Draw(t, "first")
 	e.Shown = drawShown(t)
 	for i := range rapid.IntRange(0, 2).Draw(t, "events") {
@@ -388,7 +390,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		e, _ := DecodeEntry(EncodeEntry(drawEntry(t)))
 		j, _ := DecodeJournal(EncodeJournal(ptr(drawJournal(t))))
 		nonZero(reflect.ValueOf(e), seen)
-		for tag := tagAccepted; tag <= tagLate; tag++ {
+		for tag := tagAccepted; tag <= tagDrawn; tag++ {
 			e := Entry{Actor: actor.NewID("a", ""), N: 1}
 			e.Record = drawRecordOf(t, e.Actor, tag)
 			e, _ = DecodeEntry(EncodeEntry(e))

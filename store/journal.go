@@ -269,6 +269,12 @@ func (j *Journal) Apply(r Record) error {
 			run.Purse = run.Purse.Plus(r.Raise).Less(a.Purse)
 		}
 		run.updateClock(r.At)
+	case Drawn:
+		run := j.Run(r.Run)
+		if run == nil || run.Started() || r.Purse == nil || run.Purse == nil || run.Purse.Day != 0 {
+			return fmt.Errorf("run %s cannot draw a purse", r.Run)
+		}
+		run.Purse = r.Purse
 	case Held:
 		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {

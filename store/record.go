@@ -102,6 +102,13 @@ type Resolved struct {
 	Raise  *actor.Purse   // what a person adds to the purse of the run; nil: nothing
 }
 
+// Drawn gives a run the purse that it was granted by the account of its user.
+type Drawn struct {
+	Run   actor.CallID
+	At    actor.Time
+	Purse *actor.Purse
+}
+
 // Parked stops a run whose turn diverged from its recorded asks during replay. The
 // run stays open until its deadline, or until a further record without a detail
 // resumes it.
@@ -235,6 +242,7 @@ func (r Retried) at() actor.Time   { return r.At }
 func (r Held) at() actor.Time      { return r.At }
 func (r Resumed) at() actor.Time   { return r.At }
 func (r Resolved) at() actor.Time  { return r.At }
+func (r Drawn) at() actor.Time     { return r.At }
 func (r Parked) at() actor.Time    { return r.At }
 func (r Rebased) at() actor.Time   { return r.At }
 func (r Ended) at() actor.Time     { return r.At }

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"slices"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/store"
+)
+
+// Accounts. If there is a budget for a user and a day, a run that begins a tree draws the purse of the tree from the
+// account of its user before its turn begins, and returns what is left at its end. The account is
+// the state of a system actor, which may be in another cell: see actor.Account. The draw has an ID that follows from that of
+// the run, so a draw that is repeated after a crash is granted once. Within the tree the purse is divided as any other.
+//
+// What is drawn and not returned counts as spent until the day ends: the purse of a tree that waits for a person,
+// what a run leaves to the turns for its detached calls, and the purse of a run that ends while it is being drawn.
+
+const (
+	// dayPart is the part of the budget of a day that a tree draws if nothing else limits it.
+	dayPart = 4
+	// drawTimeout bounds one attempt of a draw. It is repeated until the run expires.
+	drawTimeout = time.Minute
+)
+
+// accounts draws the purses of the runs of an actor.
+type accounts struct {
+	cell *Cell
+	act  *activation
+}
+
+// draw is the draw for the next message in a mailbox, whose turn waits for it. The zero value is none.
+type draw struct {
+	run     actor.CallID
+	attempt uint32
+	retryAt actor.Time
+	backoff actor.Duration
+}
+
+// inDay bounds the purse of a tree by the budget of a day.
+func (s *Spending) inDay(p *actor.Purse) *actor.Purse {
+	if s.Day == nil {
+		return p
+	}
+	if p == nil {
+		p = &actor.Purse{Tokens: actor.NoLimit, Micros: actor.NoLimit}
+	}
+	bound := func(tree, day int64) int64 {
+		if day != actor.NoLimit && tree == actor.NoLimit {
+			return max(day/dayPart, 1)
+		}
+		return min(tree, day)
+	}
+	return &actor.Purse{Tokens: bound(p.Tokens, s.Day.Tokens), Micros: bound(p.Micros, s.Day.Micros)}
+}
+
+// accountOf returns the account of the user of a namespace.
+func accountOf(tenant string) actor.ID {
+	return actor.ID{Tenant: tenant, Agent: actor.AccountAgent, Key: actor.DefaultKey}
+}
+
+// drawID returns the ID of the draw of a run.
+func drawID(run actor.CallID) actor.CallID {
+	id, hash := run, actor.HashOf(append(run[:], actor.OpDraw...))
+	copy(id[8:], hash[:8])
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// drawn reports whether the next message may begin its turn. If its run has to draw first, it does.
+func (s accounts) drawn() bool {
+	c, act := s.cell, s.act
+	if c.spending.Day == nil {
+		return true
+	}
+	next, ok := act.mailbox.Peek()
+	if !ok {
+		return true
+	}
+	run := act.journal.Run(next.Call)
+	if !s.draws(run) {
+		return true
+	}
+	if act.draw.run != run.Call.ID {
+		act.draw = draw{run: run.Call.ID, backoff: c.limits.ResendAfter}
+		if slices.Contains(act.former, run.Call.ID) { // an earlier attempt may have arrived
+			act.draw.attempt = 1
+		}
+		s.request(run)
+	}
+	return false
+}
+
+// draws reports whether a run that has not begun has to draw its purse.
+func (s accounts) draws(run *store.Run) bool {
+	return run.Purse != nil && run.Purse.Day == 0 && run.Call.IsRoot() && !run.Started() && !actor.IsSystemAgent(s.act.id.Agent)
+}
+
+// request sends the next attempt of the draw of a run.
+func (s accounts) request(run *store.Run) {
+	c, d := s.cell, &s.act.draw
+	d.attempt++
+	d.retryAt = c.now.Add(d.backoff)
+	d.backoff = min(2*d.backoff, resendBackoffMax)
+	want := *run.Purse
+	want.Day = actor.DayOf(run.At)
+	call := s.call(run, drawID(run.Call.ID), actor.OpDraw, &want)
+	call.Left, call.Attempt = min(run.Clock.Remaining(c.now), drawTimeout), d.attempt
+	durable := s.act.durableRun(run.Call.ID)
+	c.send(actor.EffectID{Run: run.Call.ID}, d.attempt, s.act.id, call.To, durable, durable, actor.Request{Call: call})
+}
+
+// call returns a call of the account.
+func (s accounts) call(by *store.Run, id actor.CallID, operation string, amount *actor.Purse) actor.Call {
+	run := &by.Call
+	return actor.Call{ID: id, Root: run.Root, Parent: run.ID, To: accountOf(s.act.id.Tenant), Operation: operation, Chain: run.Path(), Kind: actor.Waiting, Lane: run.Lane,
+		Left: drawTimeout, Attempt: 1, Principal: run.Principal, Origin: actor.Agent, Project: run.Project, Purse: amount, Stamp: s.cell.nextStamp(by)}
+}
+
+// due returns the time of the next attempt of the draw.
+func (s accounts) due() actor.Time {
+	if s.act.draw.run.IsZero() {
+		return actor.Forever
+	}
+	return s.act.draw.retryAt
+}
+
+// retry repeats a draw that is due. It is dropped if its run has ended.
+func (s accounts) retry() {
+	if s.cell.now < s.due() {
+		return
+	}
+	if run := s.act.journal.Run(s.act.draw.run); run != nil && s.draws(run) {
+		s.request(run)
+		return
+	}
+	s.act.draw = draw{}
+}
+
+// resend repeats the draw if its account is one that the callback selects.
+func (s accounts) resend(to func(actor.ID) bool) {
+	if !s.act.draw.run.IsZero() && to(accountOf(s.act.id.Tenant)) {
+		s.act.draw.retryAt = s.cell.now
+		s.retry()
+		s.cell.markDirty(s.act)
+	}
+}
+
+// granted handles the answer to a draw, and reports whether it is for a run of the actor. A draw that is refused, because
+// the account is busy or its node is away, is repeated.
+func (s accounts) granted(reply *actor.Reply, durable bool) bool {
+	c, act := s.cell, s.act
+	for _, run := range act.journal.Runs {
+		if drawID(run.Call.ID) != reply.Call || !s.draws(run) {
+			continue
+		}
+		if reply.Refusal != nil || len(reply.Parts) != 1 {
+			return true
+		}
+		purse, err := actor.DecodePurse(reply.Parts[0].Bytes)
+		if err != nil || purse.Day == 0 {
+			return true
+		}
+		if act.draw.run == run.Call.ID {
+			act.draw = draw{}
+		}
+		if act.durable {
+			act.record(c, store.Drawn{Run: run.Call.ID, At: c.now, Purse: purse}, store.Shown{})
+			return true
+		}
+		if run.Purse = purse; durable && !slices.Contains(act.tainted, run.Call.ID) {
+			act.tainted = append(act.tainted, run.Call.ID)
+		}
+		act.journalChanged(c)
+		return true
+	}
+	return false
+}
+
+// giveBack returns the rest of the purse of a turn that ends, unless turns for its detached calls still need it.
+func (s accounts) giveBack(t *turn) {
+	c, act, rest := s.cell, s.act, t.run.Purse
+	switch {
+	case rest == nil, rest.Day == 0, !t.run.Call.IsRoot(), *rest == *rest.Empty():
+		return
+	case !act.durable:
+		call := s.call(t.run, c.newCallID(), actor.OpReturn, rest)
+		t.run.Purse = rest.Empty()
+		c.send(actor.EffectID{}, 1, act.id, call.To, t.durable(), t.durable(), actor.Request{Call: call})
+		return
+	case act.journal.HasHeirs(t.run), len(act.journal.Mail.Rows) >= store.PendingMax:
+		return
+	}
+	p := store.Pending{Call: s.call(t.run, c.newCallID(), actor.OpReturn, rest), Tool: actor.AccountAgent, At: c.now, Late: true, Silent: true}
+	p.Call.Kind, p.Call.Left = actor.Detached, c.limits.AgentCallTimeoutMax
+	p.Clock = actor.NewClock(c.now, p.Call.Left+lateGrace)
+	act.record(c, store.Detached{Pending: p}, store.Shown{})
+	c.emit(history.Event{Kind: history.Detach, Actor: act.id, Epoch: act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left, What: history.Silent})
+	mail{c, act}.request(&p)
+}
+
+// isReturn reports whether a row returns the rest of a purse. No agent has made it, and none sees it.
+func isReturn(p *store.Pending) bool { return p.Tool == actor.AccountAgent }

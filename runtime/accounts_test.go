@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// accountAgent returns the agent of the accounts.
+func accountAgent(day *actor.Purse) actor.Definition {
+	return agent(actor.AccountAgent, func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+		var a actor.Account
+		for _, item := range b.ActorState {
+			p, err := actor.DecodePurse(item.Value)
+			if err != nil {
+				return actor.Action{}, err
+			}
+			a.Drawn = *p
+		}
+		answer := &a.Drawn
+		if b.Call.Operation == actor.OpDraw {
+			answer = a.Draw(b.Call.Purse, day)
+		} else {
+			a.Return(b.Call.Purse)
+		}
+		action := actor.Complete([]actor.Part{{Media: actor.MediaPurse, Bytes: actor.EncodePurse(answer)}})
+		action.StateUpdates = []actor.StateItem{{Name: "drawn", Value: actor.EncodePurse(&a.Drawn)}}
+		return action, nil
+	}, func(d *actor.Definition) { d.System = true })
+}
+
+// drawnBy returns what the account of a user has granted and not got back.
+func (n *node) drawnBy(tenant string) actor.Purse {
+	j, err := store.Fold(n.log[accountOf(tenant)])
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, item := range j.ActorState {
+		p, err := actor.DecodePurse(item.Value)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		return *p
+	}
+	return actor.Purse{}
+}
+
+// newDayNode returns a node with a budget of tokens for a user and a day.
+func newDayNode(t *testing.T, cells int, day, tree *actor.Purse, agents ...actor.Definition) *node {
+	n := newNode(t, cells, append(agents, accountAgent(day))...)
+	n.spending = Spending{Tree: tree, Day: day}
+	n.restart(cells)
+	return n
+}
+
+// of sets the user of a call.
+func of(tenant string) func(*actor.Call) {
+	return func(c *actor.Call) { c.To.Tenant = tenant }
+}
+
+// The trees of a user share the budget of a day. Each draws a part, returns the rest, and the next day begins anew.
+func TestBudgetOfDay(t *testing.T) {
+	for _, kind := range []func(*actor.Definition){func(*actor.Definition) {}, volatile} {
+		n := newDayNode(t, 2, tokens(400), nil, agent("thinker", thinking(1), kind))
+		day := actor.DayOf(n.now)
+		first, second := n.send("thinker/1", "go", of("anna")), n.send("thinker/2", "go", of("anna"))
+		if got := n.drawnBy("anna"); got.Tokens != 200 || got.Day != day { // a quarter each
+			t.Fatalf("%+v drawn", got)
+		}
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(30, 0) })
+		n.want(first, "ok")
+		n.want(second, "ok")
+		if got := n.drawnBy("anna"); got.Tokens != 60 {
+			t.Errorf("%+v drawn after 60 were spent", got)
+		}
+		var all []actor.CallID
+		for i := range 6 {
+			all = append(all, n.send(fmt.Sprint("thinker/", i), "go", of("anna")))
+		}
+		if got := n.drawnBy("anna"); got.Tokens != 60+3*100 { // the others got 40 or nothing, which is too little, and have returned it
+			t.Errorf("%+v drawn by six at once", got)
+		}
+		other := n.send("thinker", "go", of("ben"))
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(50, 0) })
+		n.want(other, "ok")
+		answers := map[string]int{}
+		for _, id := range all {
+			answers[n.result(id)]++
+		}
+		if answers["Budget"] != 3 || answers["ok"] != 3 {
+			t.Errorf("got %v", answers)
+		}
+		if got := n.drawnBy("anna"); got.Tokens != 60+3*50 {
+			t.Errorf("%+v drawn at the end", got)
+		}
+		n.advance(24 * time.Hour)
+		next := n.send("thinker", "go", of("anna"))
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(10, 0) })
+		n.want(next, "ok")
+		if got := n.drawnBy("anna"); got.Tokens != 10 || got.Day != day+1 {
+			t.Errorf("%+v drawn the next day", got)
+		}
+	}
+}
+
+// A purse that is smaller for other reasons is what a tree draws. Money and tokens are apart.
+func TestDrawIsBounded(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		day, tree *actor.Purse
+		own       *actor.Purse
+		want      actor.Purse
+	}{
+		{"by the tree", tokens(400), tokens(70), nil, actor.Purse{Tokens: 70}},
+		{"by the agent", tokens(400), tokens(90), tokens(60), actor.Purse{Tokens: 60}},
+		{"by the day", tokens(400), tokens(900), nil, actor.Purse{Tokens: 400}},
+		{"a tree of tokens and a day of money", micros(400), tokens(60), nil, actor.Purse{Micros: 100}},
+	} {
+		n := newDayNode(t, 1, test.day, test.tree, agent("thinker", thinking(1), func(d *actor.Definition) { d.Purse = test.own }))
+		n.spending.Models = map[string]ModelCost{"m": {Price: upstream.Price{Known: true}}}
+		n.restart(1)
+		n.send("thinker", "go", of("anna"))
+		if got := n.drawnBy("anna"); got.Tokens != test.want.Tokens || got.Micros != test.want.Micros {
+			t.Errorf("%s: %+v drawn", test.name, got)
+		}
+	}
+}
+
+// A request says of which day the budget is that does not suffice.
+func TestBudgetOfDayIsNamed(t *testing.T) {
+	n := newDayNode(t, 1, tokens(40), nil, agent("thinker", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return thinking(1)(actor.Begin{}, nil)
+		}
+		return actor.Complete(actor.Text(answers[0][0].Refusal.Detail)), nil
+	}))
+	id := n.send("thinker", "go", of("anna"))
+	if got := n.runs[id].Text; !strings.HasSuffix(got, "up to 50 tokens, and 10 are left of the budget of the run; max_tokens of the agent or model bounds its answers; it is a part of the budget of its user for 2023-11-14 (UTC)") {
+		t.Errorf("got %q", got)
+	}
+}
+
+// A draw is repeated until it is answered, and granted once, whatever is lost.
+func TestDrawIsRepeated(t *testing.T) {
+	for _, lost := range []string{"request", "reply", "both", "return", "nothing, but the node stops"} {
+		n := newDayNode(t, 2, tokens(400), nil, agent("thinker", thinking(1)))
+		count := 0
+		n.drop = func(env actor.Envelope) bool {
+			r, isRequest := env.Body.(actor.Request)
+			_, isReply := env.Body.(actor.Answered)
+			draws := isRequest && r.Call.Operation == actor.OpDraw
+			returns := isRequest && r.Call.Operation == actor.OpReturn
+			if count++; count > 4 {
+				return false
+			}
+			return draws && (lost == "request" || lost == "both") || isReply && env.To.Tenant == "anna" && (lost == "reply" || lost == "both") || returns && lost == "return"
+		}
+		id := n.send("thinker", "go", of("anna"))
+		if lost == "nothing, but the node stops" {
+			n.restart(2)
+		}
+		n.advance(10 * time.Second)
+		if len(n.external) != 1 || n.drawnBy("anna").Tokens != 100 {
+			t.Fatalf("%s: %d requests, %+v drawn", lost, len(n.external), n.drawnBy("anna"))
+		}
+		if lost == "nothing, but the node stops" {
+			n.restart(2)
+			n.advance(10 * time.Second)
+		}
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(30, 0) })
+		if lost == "nothing, but the node stops" {
+			n.restart(2)
+		}
+		n.advance(time.Hour)
+		if n.runs[id].Text != "ok" || n.drawnBy("anna").Tokens != 30 {
+			t.Errorf("%s: %q, %+v drawn", lost, n.runs[id].Text, n.drawnBy("anna"))
+		}
+		if all, _ := PendingCalls(n.cells[0], "anna", ""); len(all) > 0 {
+			t.Errorf("%s: the return is listed as a pending call: %v", lost, all)
+		}
+	}
+}
+
+// Random trees of two users never spend more than their day, over restarts too, and what was not spent is drawn no longer.
+func TestUsersNeverSpendMoreThanTheirDay(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		day := tokens(rapid.Int64Range(1, 1000).Draw(rt, "day"))
+		var tree *actor.Purse
+		if rapid.Bool().Draw(rt, "trees are limited") {
+			tree = tokens(rapid.Int64Range(1, 600).Draw(rt, "tree"))
+		}
+		kind := func(*actor.Definition) {}
+		if rapid.IntRange(0, 3).Draw(rt, "volatile") == 0 {
+			kind = volatile
+		}
+		thinks := agent("thinks", thinking(rapid.IntRange(0, 3).Draw(rt, "requests")), kind)
+		n := newDayNode(t, 2, day, tree, thinks, agent("asks", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) == 0 {
+				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "thinks/" + b.Call.To.Key, Timeout: time.Hour}, {Kind: actor.AskModel, Name: "m", PromptTokens: 10, AnswerTokens: 40, Body: []byte("{}")}}}, nil
+			}
+			return actor.Complete(actor.Text("done")), nil
+		}, kind))
+		took, restarts := map[string]int64{}, 0
+		sent := 0
+		for sent < 6 || len(n.external) > 0 {
+			switch action := rapid.IntRange(0, 9).Draw(rt, "action"); {
+			case action < 4 && sent < 6:
+				n.send(fmt.Sprintf("%s/%d", rapid.SampledFrom([]string{"thinks", "asks"}).Draw(rt, "agent"), sent), "", of(rapid.SampledFrom([]string{"anna", "ben"}).Draw(rt, "user")))
+				sent++
+			case action == 4 && restarts < 3:
+				restarts++
+				n.restart(2)
+				n.advance(5 * time.Second)
+			case len(n.external) > 0:
+				o := n.external[0]
+				n.external = n.external[1:]
+				used := rapid.Int64Range(1, 50).Draw(rt, "took")
+				took[o.effect.Op.(Model).Call.To.Tenant] += used
+				n.sendOutcome(o, spent(used, 0))
+				n.advance(time.Second)
+			}
+		}
+		n.advance(time.Minute)
+		for _, user := range []string{"anna", "ben"} {
+			got := n.drawnBy(user).Tokens
+			if took[user] > day.Tokens {
+				rt.Fatalf("%s spent %d of %d", user, took[user], day.Tokens)
+			}
+			// A volatile run that a crash ends keeps what it has drawn, as does one whose callee was one.
+			if exact := restarts == 0 || thinks.Durability == actor.Journaled; exact && got != took[user] || got < took[user] {
+				rt.Fatalf("%s spent %d, and has drawn %d", user, took[user], got)
+			}
+		}
+	})
+}
+
+// What a run leaves to the turns for its detached calls stays drawn until they have ended.
+func TestHeirsReturnPurse(t *testing.T) {
+	n := newDayNode(t, 1, tokens(1600), nil, agent("asker", sending()), agent("thinker", thinking(1)))
+	n.send("asker", `{"agent":"thinker","input":{},"skill":"x"}`, of("anna"))
+	if got := n.drawnBy("anna").Tokens; got != 400 || len(n.external) != 1 {
+		t.Fatalf("%d drawn, %d requests", got, len(n.external))
+	}
+	n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) })
+	n.advance(time.Second)
+	if got := n.drawnBy("anna").Tokens; got != 7 {
+		t.Errorf("%d drawn after the outcome", got)
+	}
+	if !slices.ContainsFunc(n.cells[0].actors.ordered(), func(a *activation) bool { return a.id.Agent == "asker" && len(a.journal.Mail.Rows) == 0 }) {
+		t.Error("a row is left")
+	}
+}
