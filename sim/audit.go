@@ -37,7 +37,7 @@ const (
 	LoadsAsWritten     = "LoadsAsWritten"     // an actor is loaded as the store has committed it
 	EventsMatchSteps   = "EventsMatchSteps"   // the run events of a step show what the step did
 	DurabilityKept     = "DurabilityKept"     // an idle actor has the durability of its agent, and an open run keeps its own
-	NeverOverspent     = "NeverOverspent"     // the models of a tree of runs take no more tokens than the tree has
+	NeverOverspent     = "NeverOverspent"     // the models of a tree of runs, and of a user on a day, take no more tokens than they have
 	ScriptFollowed     = "ScriptFollowed"     // the built-in model does what the lines of a message ask
 	StreamsFold        = "StreamsFold"        // the stored events of a run fold to an ended run
 	CutKeepsOpen       = "CutKeepsOpen"       // after a cut and any crash, open runs, timers, outcomes and keys are as before

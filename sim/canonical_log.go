@@ -352,6 +352,8 @@ func recordName(r store.Record) string {
 		return "Resumed"
 	case store.Resolved:
 		return "Resolved"
+	case store.Drawn:
+		return "Drawn"
 	case store.Parked:
 		return "Parked"
 	case store.Rebased:

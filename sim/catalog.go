@@ -55,6 +55,9 @@ func (w *Simulation) registryDefinition() actor.Definition {
 // addRegisteredAgents adds the registry, and all agents that clients may register, to
 // known: the agents that the specs know.
 func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
+	if w.plan.DayTokens > 0 {
+		known[actor.AccountAgent] = specs.Agent{System: true}
+	}
 	if w.hasRegistry() {
 		known[agents.RegistryID.Agent] = specs.Agent{System: true}
 		for i, a := range registeredAgents {
@@ -115,6 +118,9 @@ func (n *node) buildCatalog() {
 // agents, the registry and the registered agents.
 func (n *node) runtimeAgents() runtime.Agents {
 	all := n.w.builtinAgents()
+	if day := n.w.plan.spending().Day; day != nil {
+		all = append(slices.Clip(all), agents.Account(*day))
+	}
 	if n.catalog == nil {
 		return runtime.Agents{Definitions: all, Tools: n.w.tools}
 	}

@@ -57,6 +57,7 @@ type Plan struct {
 	RegisteredVolatile [len(registeredAgents)]bool
 	Quotas             agents.Quotas
 	TreeTokens         int64 // tokens of models that a tree of runs may spend; 0: any number
+	DayTokens          int64 // tokens of models that a user may spend on a day; 0: any number
 	DurabilityChanges  bool  // the operator changes the durability of registered agents
 }
 
@@ -226,6 +227,9 @@ func drawPlan(c Entropy, o Options) Plan {
 	if c.Int(4) == 3 && !o.Plain && o.Team == nil {
 		p.TreeTokens = 1 + int64(c.Int([...]int{5_000, 15_000, 60_000}[c.Int(3)]))
 	}
+	if c.Int(4) == 3 && !o.Plain && o.Team == nil {
+		p.DayTokens = 1 + int64(c.Int([...]int{3_000, 10_000, 30_000}[c.Int(3)]))
+	}
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)
@@ -357,7 +361,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v, detached calls %v, workflow %q, tokens of a tree %d\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals, p.Detached, p.Policy, p.TreeTokens)
+	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v, detached calls %v, workflow %q, tokens of a tree %d, of a day %d\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals, p.Detached, p.Policy, p.TreeTokens, p.DayTokens)
 	return b.String()
 }
 

@@ -13,15 +13,21 @@ import (
 
 // spending returns what the runs of the world may spend on models.
 func (p *Plan) spending() runtime.Spending {
-	if p.TreeTokens == 0 {
-		return runtime.Spending{}
+	of := func(tokens int64) *actor.Purse {
+		if tokens == 0 {
+			return nil
+		}
+		return &actor.Purse{Tokens: tokens, Micros: actor.NoLimit}
 	}
-	return runtime.Spending{Tree: &actor.Purse{Tokens: p.TreeTokens, Micros: actor.NoLimit}}
+	return runtime.Spending{Tree: of(p.TreeTokens), Day: of(p.DayTokens)}
 }
 
-// spend sets what a model reports in a world whose trees are limited: most often all that the request allows.
+// limitsSpending reports whether the runs of the world may not spend any amount.
+func (p *Plan) limitsSpending() bool { return p.TreeTokens+p.DayTokens > 0 }
+
+// spend sets what a model reports in a world whose spending is limited: most often all that the request allows.
 func spend(w *Simulation, c *upstream.Completion, p upstream.Prompt) {
-	if w.plan.TreeTokens == 0 || p.MaxTokens == 0 {
+	if !w.plan.limitsSpending() || p.MaxTokens == 0 {
 		return
 	}
 	u := upstream.Usage{Known: true, Input: 1, Output: int64(p.MaxTokens)}
@@ -33,15 +39,16 @@ func spend(w *Simulation, c *upstream.Completion, p upstream.Prompt) {
 }
 
 // purseJudge adds up what models have reported in the stored events of all runs, and compares each tree with its
-// purse. What the cells have reserved does not matter here.
+// purse, and each user with the budget of the days. What the cells have reserved does not matter here.
 type purseJudge struct {
 	*Simulation
-	spent map[actor.CallID]int64 // by root
+	spent  map[actor.CallID]int64 // by root
+	byUser map[string]int64
 }
 
 // check reads the events of all runs.
 func (j purseJudge) check() {
-	if j.plan.TreeTokens == 0 || j.retention != nil || j.isCorrupt() {
+	if !j.plan.limitsSpending() || j.retention != nil || j.isCorrupt() {
 		return
 	}
 	for i := range j.plan.Namespaces {
@@ -78,8 +85,13 @@ func (j purseJudge) read(tenant string, r *runs.Summary) {
 			j.Stats.Audit.NeverOverspent++
 		}
 		j.spent[r.Root] += e.Usage.Total
+		j.byUser[tenant] += e.Usage.Total
 	}
-	if spent := j.spent[r.Root]; spent > j.plan.TreeTokens {
+	days := actor.DayOf(j.now) - actor.DayOf(Origin) + 1
+	if spent := j.byUser[tenant]; j.plan.DayTokens > 0 && spent > days*j.plan.DayTokens {
+		j.fail(NeverOverspent, fmt.Sprintf("the models of user %s have taken %d tokens in %d days, at most %d a day allowed", tenant, spent, days, j.plan.DayTokens))
+	}
+	if spent := j.spent[r.Root]; j.plan.TreeTokens > 0 && spent > j.plan.TreeTokens {
 		j.fail(NeverOverspent, fmt.Sprintf("the models of the tree of run %s have taken %d tokens, at most %d allowed", r.Root, spent, j.plan.TreeTokens))
 	}
 }
