@@ -13,11 +13,13 @@ import (
 type budgetTable struct {
 	TreeTokens *int64   `toml:"tree_tokens"`
 	TreeMoney  *float64 `toml:"tree_money"`
+	UserTokens *int64   `toml:"user_tokens_per_day"`
+	UserMoney  *float64 `toml:"user_money_per_day"`
 	AtLimit    string   `toml:"at_limit"`
 }
 
 // budgetFields are the fields of the table budget.
-var budgetFields = []string{"tree_tokens", "tree_money", "at_limit"}
+var budgetFields = []string{"tree_tokens", "tree_money", "user_tokens_per_day", "user_money_per_day", "at_limit"}
 
 // The values of at_limit.
 const (
@@ -27,18 +29,11 @@ const (
 
 // read returns the settings of the table.
 func (t *budgetTable) read() (b node.Budget, err error) {
-	if t.TreeTokens != nil || t.TreeMoney != nil {
-		b.Tree = &actor.Purse{Tokens: actor.NoLimit, Micros: actor.NoLimit}
+	if b.Tree, err = readPurse("tree_tokens", t.TreeTokens, "tree_money", t.TreeMoney); err != nil {
+		return b, err
 	}
-	if t.TreeTokens != nil {
-		if b.Tree.Tokens = *t.TreeTokens; b.Tree.Tokens < 1 || b.Tree.Tokens > actor.UsageMax {
-			return b, fmt.Errorf("tree_tokens: got %d, want a number of tokens from 1", b.Tree.Tokens)
-		}
-	}
-	if t.TreeMoney != nil {
-		if b.Tree.Micros, err = actor.ParseMoney(*t.TreeMoney); err != nil {
-			return b, fmt.Errorf("tree_money: %w", err)
-		}
+	if b.Day, err = readPurse("user_tokens_per_day", t.UserTokens, "user_money_per_day", t.UserMoney); err != nil {
+		return b, err
 	}
 	switch t.AtLimit {
 	case "", atLimitFail:
@@ -47,8 +42,27 @@ func (t *budgetTable) read() (b node.Budget, err error) {
 	default:
 		return b, fmt.Errorf("at_limit: got %.40q, want %q or %q", t.AtLimit, atLimitFail, atLimitAsk)
 	}
-	if b.Tree == nil && t.AtLimit != "" {
-		return b, fmt.Errorf("at_limit: there is no limit; set tree_tokens or tree_money")
+	if b.Tree == nil && b.Day == nil && t.AtLimit != "" {
+		return b, fmt.Errorf("at_limit: there is no limit; set tree_tokens, tree_money, user_tokens_per_day or user_money_per_day")
 	}
 	return b, nil
+}
+
+// readPurse returns the purse in two fields, or nil if none is set.
+func readPurse(tokensField string, tokens *int64, moneyField string, money *float64) (p *actor.Purse, err error) {
+	if tokens == nil && money == nil {
+		return nil, nil
+	}
+	p = &actor.Purse{Tokens: actor.NoLimit, Micros: actor.NoLimit}
+	if tokens != nil {
+		if p.Tokens = *tokens; p.Tokens < 1 || p.Tokens > actor.UsageMax {
+			return nil, fmt.Errorf("%s: got %d, want a number of tokens from 1", tokensField, p.Tokens)
+		}
+	}
+	if money != nil {
+		if p.Micros, err = actor.ParseMoney(*money); err != nil {
+			return nil, fmt.Errorf("%s: %w", moneyField, err)
+		}
+	}
+	return p, nil
 }

@@ -5,12 +5,16 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/node"
 )
+
+// micros is a purse without a limit of tokens.
+func micros(n int64) *actor.Purse { return &actor.Purse{Tokens: actor.NoLimit, Micros: n} }
 
 func TestConfigBudget(t *testing.T) {
 	for _, c := range []struct {
@@ -20,6 +24,10 @@ func TestConfigBudget(t *testing.T) {
 		{"", "", node.Budget{}},
 		{"tree_tokens = 500000", "", node.Budget{Tree: &actor.Purse{Tokens: 500_000, Micros: actor.NoLimit}}},
 		{"tree_money = 0.45\nat_limit = \"ask\"", "", node.Budget{Tree: &actor.Purse{Tokens: actor.NoLimit, Micros: 450_000}, Ask: true}},
+		{"user_money_per_day = 20\ntree_money = 2\nat_limit = \"ask\"", "", node.Budget{Tree: micros(2_000_000), Day: micros(20_000_000), Ask: true}},
+		{"user_tokens_per_day = 5000", "", node.Budget{Day: &actor.Purse{Tokens: 5000, Micros: actor.NoLimit}}},
+		{"user_tokens_per_day = 0", "budget.user_tokens_per_day: got 0, want a number of tokens from 1", node.Budget{}},
+		{"user_money_per_day = -0.5", "budget.user_money_per_day: got -0.5, want an amount from 0", node.Budget{}},
 		{"tree_tokens = 0", "budget.tree_tokens: got 0, want a number of tokens from 1", node.Budget{}},
 		{"tree_tokens = -5", "budget.tree_tokens", node.Budget{}},
 		{"tree_money = -1", "budget.tree_money: got -1, want an amount from 0", node.Budget{}},
@@ -27,7 +35,7 @@ func TestConfigBudget(t *testing.T) {
 		{"tree_money = nan", "budget.tree_money", node.Budget{}},
 		{"tree_money = \"2 USD\"", "tree_money", node.Budget{}},
 		{"tree_tokens = 5\nat_limit = \"stop\"", "budget.at_limit: got \"stop\", want \"fail\" or \"ask\"", node.Budget{}},
-		{"at_limit = \"ask\"", "budget.at_limit: there is no limit; set tree_tokens or tree_money", node.Budget{}},
+		{"at_limit = \"ask\"", "budget.at_limit: there is no limit; set tree_tokens, tree_money, user_tokens_per_day or user_money_per_day", node.Budget{}},
 		{"tree_mony = 1", "budget.tree_mony is unknown; did you mean tree_money", node.Budget{}},
 	} {
 		path := filepath.Join(t.TempDir(), "troupe.toml")
@@ -42,7 +50,7 @@ func TestConfigBudget(t *testing.T) {
 			continue
 		}
 		got := config.Budget
-		if got.Ask != c.want.Ask || (got.Tree == nil) != (c.want.Tree == nil) || got.Tree != nil && *got.Tree != *c.want.Tree {
+		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %+v", c.text, got)
 		}
 	}

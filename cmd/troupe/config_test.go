@@ -65,7 +65,7 @@ func TestConfigErrors(t *testing.T) {
 		{"config = \"x\"", "config is unknown"},
 		{"cells = \"many\"", "expected a valid 64 bit int"},
 		{"[approval]\nscope = \"operator\"", "did you mean [approvals]"},
-		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkeyenv = \"X\"", "models.big.keyenv is unknown; did you mean key_env; known fields: url, headers, header_env, key_env, model,"},
+		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkeyenv = \"X\"", "models.big.keyenv is unknown; did you mean key_env; known fields: url, headers, header_env, fallback, key_env, model,"},
 		{"[models.big]\nulr = \"http://127.0.0.1:1\"", "models.big.ulr is unknown; did you mean url; known fields: url"},
 		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkey = \"X\"", "models.big.key is unknown; did you mean key_env; known fields: url"},
 		{"[models.big]\nurl = 7", "models.big.url"},

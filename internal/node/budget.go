@@ -13,9 +13,10 @@ import (
 // Budget is what runs may spend on models. The zero value is any amount.
 type Budget struct {
 	Tree *actor.Purse // a run that a client has begun, and all runs below it; nil: any amount
+	Day  *actor.Purse // what a user has begun on a day, likewise
 	Ask  bool         // a request beyond the budget waits for a person instead of being refused
 }
 
 func (b *Budget) spending(o *outbound.Outbound, c *outbound.Config) runtime.Spending {
-	return runtime.Spending{Tree: b.Tree, Ask: b.Ask, Models: o.Costs(), Currency: cmp.Or(c.Currency, outbound.DefaultCurrency)}
+	return runtime.Spending{Tree: b.Tree, Day: b.Day, Ask: b.Ask, Models: o.Costs(), Currency: cmp.Or(c.Currency, outbound.DefaultCurrency)}
 }
