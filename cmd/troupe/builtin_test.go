@@ -139,7 +139,7 @@ func TestOperatorApprovesNewAgents(t *testing.T) {
 		p.run(0, []string{`"approver": "operator"`, summary}, nil, "approvals", "show", id, "--json")
 		return id
 	}
-	create := ask(`use agents_create {"agent_id": "tea", "prompt": "Make tea.", "tools": []}`, "create or change the agent tea")
+	create := ask(`use agents_create {"agent_id": "tea", "prompt": "Make tea.", "tools": ["call_agent"]}`, "create or change the agent tea")
 	p.run(1, nil, []string{"agent_not_found"}, "call", "tea", "hello")
 	p.run(0, []string{"approved agents_create: create or change the agent tea", `"created":true`}, nil, "approvals", "approve", create)
 	p.run(0, []string{"hello"}, nil, "call", "tea", "hello")

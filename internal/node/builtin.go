@@ -50,12 +50,15 @@ func (c *catalogSync) registerBuiltins(names []string) error {
 func (c *catalogSync) listing(tool string) builtin {
 	return func(ctx context.Context, commands *Commands, by *engine.ToolCall, input []byte) ([]byte, error) {
 		agent := by.Call.To.Agent
-		listed := c.offered[agent]
-		if spec, _, _, ok := c.spec(agent); ok {
-			listed = spec.Tools
+		spec, _, _, ok := c.spec(agent)
+		if !ok {
+			spec = agents.Spec{ID: agent, Tools: c.offered[agent], Memory: c.grants[agent]}
 		}
-		if !slices.Contains(listed, tool) {
+		if !slices.Contains(spec.Tools, tool) {
 			return nil, actor.Refuse(actor.Rejected, "agent %s may not use %s: its definition has to list it in tools", agent, tool)
+		}
+		if r := c.checkMade(&spec, tool, input); r != nil {
+			return nil, r
 		}
 		return builtins[tool](ctx, commands, by, input)
 	}

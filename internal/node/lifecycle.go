@@ -13,27 +13,58 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/tools"
 )
 
 // askerOf returns the agent of a run, as one that asks for others on behalf of the user of the run.
 func (c *Commands) askerOf(by *engine.ToolCall) tools.Asker {
 	asker := tools.Asker{Agent: by.Call.To.Agent, User: by.Call.Principal}
-	all := c.listAgents().of
-	i := slices.IndexFunc(all, func(d actor.Definition) bool { return d.Name == asker.Agent })
-	if i < 0 {
+	def := c.definitionOf(asker.Agent)
+	if def == nil {
 		asker.Callees = []string{}
 		return asker
 	}
 	var spec struct {
 		Agents []string `json:"agents"`
 	}
-	if def := &all[i]; def.Spec == nil {
+	if def.Spec == nil {
 		asker.Callees = def.Callees
 	} else if json.Unmarshal(def.Spec, &spec) == nil { // those that it names, also if it has no tool to call them
 		asker.Callees = spec.Agents
 	}
 	return asker
+}
+
+// definitionOf returns the present definition of an agent; nil if it has none.
+func (c *Commands) definitionOf(agent string) *actor.Definition {
+	all := c.listAgents().of
+	if i := slices.IndexFunc(all, func(d actor.Definition) bool { return d.Name == agent }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
+// checkMade refuses a definition that exceeds that of the agent that makes it, unless an approval was required: then a person has
+// seen it.
+func (c *catalogSync) checkMade(maker *agents.Spec, tool string, input []byte) *actor.Refusal {
+	if tool != tools.AgentsCreate {
+		return nil
+	}
+	caller := tools.Caller{Agent: maker.ID}
+	if def := c.commands.definitionOf(maker.ID); def != nil && def.OfOperator() {
+		caller.Owner = agents.Operator
+	} else if def != nil {
+		caller.Owner = def.Owner
+	}
+	if t, ok := c.own.Tool(tool); ok && c.own.Policy().Decide(caller, &t, input).Decision != runs.Allow {
+		return nil
+	}
+	spec, err := agents.ReadJSON(input)
+	if err != nil {
+		return nil // the registry refuses it
+	}
+	return spec.CheckMade(maker)
 }
 
 func agentsList(_ context.Context, c *Commands, by *engine.ToolCall, input []byte) ([]byte, error) {

@@ -135,9 +135,10 @@ func TestAgentsAreListedAndShown(t *testing.T) {
 // With a rule that allows it, an agent makes agents for its user as a client with a key of the user would, and deletes those alone.
 func TestAgentsAreMadeForTheirUser(t *testing.T) {
 	data, all := filepath.Join(t.TempDir(), "data"), []string{tools.AgentsCreate, tools.AgentsDelete, tools.AgentsShow}
-	rules := []tools.Rule{{Tool: "agents_*", Agent: "builder", Decision: "allow"}, {Tool: tools.AgentsCreate, Agent: "blocked", Decision: "block"}}
-	const lists = "tools = [\"agents_create\", \"agents_delete\", \"agents_show\", \"call_agent\"]\n"
-	n := openWithPolicy(t, data, rules, all, "name = \"builder\"\n"+lists, "name = \"blocked\"\n"+lists, "name = \"desk\"\n")
+	rules := []tools.Rule{{Tool: "agents_*", Agent: "builder*", Decision: "allow"}, {Tool: tools.AgentsCreate, Agent: "blocked", Decision: "block"}}
+	const lists = "tools = [\"agents_create\", \"agents_delete\", \"agents_show\", \"call_agent\", \"none-such\"]\n"
+	n := openWithPolicy(t, data, rules, all, "name = \"builder\"\n"+lists, "name = \"blocked\"\n"+lists, "name = \"desk\"\n",
+		"name = \"builder-2\"\ntools = [\"agents_create\"]\n", "name = \"builder-3\"\ntools = [\"agents_create\", \"call_agent\"]\nagents = [\"desk\"]\nmemory = {search = true, scope = \"session\"}\n")
 	alice, bob := asked("alice"), asked("bob")
 	check := func(by actor.Principal, agent, instruction, want string) {
 		t.Helper()
@@ -166,6 +167,16 @@ func TestAgentsAreMadeForTheirUser(t *testing.T) {
 		{alice, "builder", `use agents_create {"agent_id":"x"}`, "prompt"},
 		{alice, "builder", `use agents_create {"agent_id":"x/y","prompt":"p"}`, "agent_id"},
 		{alice, "builder", `use agents_delete {"agent_id":"nobody"}`, "no agent is named nobody"},
+		{alice, "builder", `use agents_create {"agent_id":"x","prompt":"p","tools":["payments.transfer"]}`, "tools: builder may not give payments.transfer, which it lacks: want some of agents_create, agents_delete,"},
+		{alice, "builder", `use agents_create {"agent_id":"tea","prompt":"p","tools":["payments.transfer"]}`, "tools: builder may not give payments.transfer"},
+		{alice, "builder", `use agents_create {"agent_id":"x","prompt":"p","memory":{"search":true}}`, "tools: builder may not give memory_search"},
+		{alice, "builder", `use agents_create {"agent_id":"x","prompt":"p","kind":"orchestrator"}`, "tools: builder may not give request_capability"},
+		{alice, "builder-2", `use agents_create {"agent_id":"x","prompt":"p"}`, "tools: builder-2 may not give call_agent, which it lacks: want some of agents_create; or have the policy require an approval"},
+		{alice, "builder-2", `use agents_create {"agent_id":"y","prompt":"p","tools":[]}`, `"created":true`},
+		{alice, "builder-3", `use agents_create {"agent_id":"x","prompt":"p"}`, "agents: builder-3 may not give all agents, which it lacks: want some of desk"},
+		{alice, "builder-3", `use agents_create {"agent_id":"x","prompt":"p","agents":["desk","lead"]}`, "agents: builder-3 may not give lead"},
+		{alice, "builder-3", `use agents_create {"agent_id":"x","prompt":"p","agents":["desk"],"memory":{"search":true,"scope":"workspace"}}`, "memory.scope: builder-3 may not give workspace"},
+		{alice, "builder-3", `use agents_create {"agent_id":"z","prompt":"p","agents":["desk"],"memory":{"search":true}}`, `"created":true`},
 		{alice, "blocked", `use agents_create {"agent_id":"x","prompt":"p"}`, "the policy blocks this call of agents_create"},
 	} {
 		check(c.by, c.agent, c.instruction, c.want)
