@@ -39,6 +39,7 @@ type runView struct {
 	Chain    []string `json:"call_chain"`
 	Left     int64    `json:"time_left_ms"`
 	Created  string   `json:"created_at"`
+	Started  string   `json:"started_at"`
 	Ended    string   `json:"ended_at"`
 	Text     string   `json:"text"`
 	Waits    []struct {
@@ -73,13 +74,38 @@ func (c clampView) String() string {
 
 // tokens is the usage of a run or of a tree.
 type tokens struct {
-	Input  int64 `json:"input_tokens"`
-	Output int64 `json:"output_tokens"`
-	Total  int64 `json:"total_tokens"`
+	Input    int64 `json:"input_tokens"`
+	Output   int64 `json:"output_tokens"`
+	Total    int64 `json:"total_tokens"`
+	Cost     int64 `json:"cost_micros"`
+	Unpriced int64 `json:"unpriced_tokens"`
 }
 
 func (t tokens) String() string {
 	return fmt.Sprintf("%d (%d in, %d out)", t.Total, t.Input, t.Output)
+}
+
+// cost returns what the tokens cost, with what is not in it.
+func (t tokens) cost(currency string) string {
+	text := strings.TrimRight(actor.ShowMoney(t.Cost)+" "+currency, " ")
+	if t.Unpriced > 0 {
+		text += fmt.Sprintf(", and %d tokens of models without a price", t.Unpriced)
+	}
+	return text
+}
+
+// currencyOf returns the currency of costs; "" if there are none, or the source does not say.
+func currencyOf(from source, t tokens) string {
+	var report usageReport
+	if t.Cost == 0 {
+		return ""
+	}
+	today := time.Now().UTC().Format(time.DateOnly)
+	body, err := from.usage(url.Values{"from": {today}, "to": {today}, "by": {""}, "limit": {"1"}})
+	if err != nil || json.Unmarshal(body, &report) != nil {
+		return ""
+	}
+	return report.Currency
 }
 
 type runError struct {
@@ -118,7 +144,8 @@ func (r *runView) writeState(w io.Writer) {
 	}
 }
 
-func (r *runView) print(w io.Writer) {
+// print prints the run. The currency is that of its costs.
+func (r *runView) print(w io.Writer, currency string) {
 	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   ", r.Run, r.Actor)
 	r.writeState(w)
 	if r.Error != nil {
@@ -152,8 +179,15 @@ func (r *runView) print(w io.Writer) {
 	if r.Usage != (tokens{}) {
 		fmt.Fprintf(w, "tokens   %s\n", r.Usage)
 	}
+	if r.Usage.Cost > 0 {
+		fmt.Fprintf(w, "cost     %s\n", r.Usage.cost(currency))
+	}
 	if r.Tree != r.Usage {
-		fmt.Fprintf(w, "in tree  %s\n", r.Tree)
+		text := r.Tree.String()
+		if r.Tree.Cost > 0 {
+			text += ", cost " + r.Tree.cost(currency)
+		}
+		fmt.Fprintf(w, "in tree  %s\n", text)
 	}
 	if r.Text != "" {
 		fmt.Fprintf(w, "answer   %s\n", r.Text)
@@ -168,18 +202,39 @@ func (r *runView) print(w io.Writer) {
 
 // printTree prints a run and the runs it called, one line each.
 func printTree(w io.Writer, from source, root actor.CallID) error {
-	return printBranch(w, from, root, "", "")
-}
-
-func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix string) error {
-	body, err := from.run(id)
+	body, err := from.run(root)
+	var r runView
+	if err == nil {
+		err = json.Unmarshal(body, &r)
+	}
 	if err != nil {
 		return err
 	}
-	var r runView
-	if err := json.Unmarshal(body, &r); err != nil {
+	return printBranch(w, from, &r, currencyOf(from, r.Tree), "", "")
+}
+
+// printChild prints a run that another one called. One that has not begun, or ended before, has no depth and no time of
+// its own.
+func printChild(w io.Writer, from source, parent *runView, c *childView, currency, prefix, childPrefix string) error {
+	id, err := actor.ParseCallID(c.Run)
+	if err != nil {
 		return err
 	}
+	body, err := from.run(id)
+	var r runView
+	if err == nil {
+		err = json.Unmarshal(body, &r)
+	}
+	if err != nil {
+		return err
+	}
+	if r.Started == "" {
+		r.Depth, r.Left = parent.Depth+1, c.Left
+	}
+	return printBranch(w, from, &r, currency, prefix, childPrefix)
+}
+
+func printBranch(w io.Writer, from source, r *runView, currency, prefix, childPrefix string) error {
 	fmt.Fprintf(w, "%s%s  ", prefix, r.Actor)
 	r.writeStatus(w)
 	fmt.Fprintf(w, "  depth %d  time left %s", r.Depth, formatMillis(r.Left))
@@ -188,6 +243,9 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 	}
 	if r.Tree != (tokens{}) {
 		fmt.Fprintf(w, "  tokens %d of %d", r.Usage.Total, r.Tree.Total)
+	}
+	if r.Tree.Cost > 0 {
+		fmt.Fprintf(w, "  cost %s of %s", actor.ShowMoney(r.Usage.Cost), strings.TrimRight(actor.ShowMoney(r.Tree.Cost)+" "+currency, " "))
 	}
 	fmt.Fprintf(w, "  run %s\n", r.Run)
 	for _, c := range r.Clamped {
@@ -209,10 +267,7 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 			fmt.Fprintf(w, "%s%s%s  refused: %s\n", childPrefix, branch, c.Target, c.Error.text())
 			continue
 		}
-		child, err := actor.ParseCallID(c.Run)
-		if err == nil {
-			err = printBranch(w, from, child, childPrefix+branch, childPrefix+indent)
-		}
+		err := printChild(w, from, r, &c, currency, childPrefix+branch, childPrefix+indent)
 		if p, ok := err.(*problem); ok && p.status == 404 || isNotFound(err) {
 			fmt.Fprintf(w, "%s%s%s  in transit  time left %s  run %s\n", childPrefix, branch, c.Target, formatMillis(c.Left), c.Run)
 		} else if err != nil {

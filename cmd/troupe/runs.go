@@ -60,7 +60,7 @@ func (c *RunsShowCmd) Run(s streams) error {
 		if err := json.Unmarshal(body, &r); err != nil {
 			return err
 		}
-		r.print(s.out)
+		r.print(s.out, currencyOf(from, r.Tree))
 		if r.State == runs.AgentParked && c.fromServer() {
 			fmt.Fprintf(s.err, "to replay it again once its agent is corrected, or to cancel it:\n  %s\n  %s\n",
 				c.UserFlags.hint("runs retry", []string{r.Run}), c.UserFlags.hint("runs cancel", []string{r.Run}))

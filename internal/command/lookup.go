@@ -172,10 +172,18 @@ type Run struct {
 	Record runs.Record // Seq is 0 for an accepted run without events
 }
 
-// Current returns the record of the run. A run without events is running.
+// Current returns the record of the run. A run without events is running. The events of a call that has not begun, or that
+// ended before, name neither its actor nor its root.
 func (r *Run) Current() runs.Record {
 	if r.Record.Seq > 0 {
-		return r.Record
+		now := r.Record
+		if now.Actor == (actor.ID{}) {
+			now.Actor = r.Owner.Actor
+		}
+		if now.Root.IsZero() {
+			now.Root = r.Owner.Root
+		}
+		return now
 	}
 	return runs.Record{Run: r.Owner.Run, Root: r.Owner.Root, Actor: r.Owner.Actor, Status: runs.Running, Attempt: 1}
 }

@@ -132,6 +132,12 @@ try {
   for (const name of ["parts", "numbers"]) {
     await page.goto(`${url}/console#${name}`);
     await page.waitForFunction((n) => document.querySelector(n === "parts" ? "section table" : ".tile"), name);
+    if (name === "numbers") {
+      await page.selectOption("[aria-label='Group by']", "user");
+      await page.waitForFunction(() => document.querySelector(".view section table, #view section table")?.textContent.startsWith("User"));
+      const costs = await page.locator("section").first().locator("tbody tr").allInnerTexts();
+      want(`a row of each user and their sum, got ${costs}`, costs.length >= 2 && costs.at(-1).startsWith("Total"));
+    }
     want("no element made of texts", (await page.locator(".view img, .view script").count()) === 0);
     await shot(name);
   }

@@ -2,6 +2,7 @@
 // Agents, tools, keys and users with their state; and the figures of the server.
 
 import { apiKey, request } from "./api.js";
+import { Costs } from "./costs.js";
 import { ago, el, visible } from "./dom.js";
 import { chip, keepFocus, table, took } from "./format.js";
 
@@ -89,11 +90,12 @@ function mcp(samples) {
 export class Numbers {
   constructor(root) {
     this.root = el("div", {});
-    root.append(el("h1", { text: "Numbers" }), el("p", { class: "muted small", text: "Since the start of this server." }), this.root);
+    this.costs = new Costs();
+    root.append(el("h1", { text: "Numbers" }), this.costs.root, el("section", {}, el("h2", { text: "Since the start of this server" }), this.root));
   }
 
   async refresh() {
-    const all = await metrics();
+    const [all] = await Promise.all([metrics(), this.costs.refresh()]);
     const one = (name) => all.find((s) => s.name === name)?.value;
     const ended = sums(all, "runs_ended_total", "status");
     const total = [...ended.values()].reduce((a, b) => a + b, 0), done = ended.get("DONE") ?? ended.get("done") ?? 0;

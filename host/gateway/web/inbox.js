@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits for a person: approvals and parked runs of all users.
+// What waits for a person: approvals, runs that wait for a signal and parked runs, of all users.
 
 import { request } from "./api.js";
+import { currency, money } from "./costs.js";
 import { RaiseFields } from "./raise.js";
 import { ago, announce, el, json, visible } from "./dom.js";
 import { chip, keepFocus, runLink, spaceOf, statusOf, tokens, until } from "./format.js";
@@ -41,8 +42,11 @@ export class Inbox {
     this.more.hidden = !cursor;
     const { runs } = await request("GET", `/v1/runs?user=*&status=PAUSED_WAITING_APPROVAL&limit=${pageSize}`);
     for (const r of runs) {
+      const [wait] = r.waiting_for ?? [];
+      const common = { agent: r.agent_id, user: r.principal, space: spaceOf(r.actor), at: r.created_at, run: r };
+      if (wait) found.push({ ...common, id: `${r.run_id} ${wait.name} ${wait.until}`, kind: "signal", title: `Waits for ${wait.name}`, until: wait.until });
       if (r.agent_state !== "Parked") continue;
-      found.push({ id: r.run_id, kind: "parked", title: "Parked run", agent: r.agent_id, user: r.principal, space: spaceOf(r.actor), at: r.created_at, run: r });
+      found.push({ ...common, id: r.run_id, kind: "parked", title: "Parked run" });
     }
     const next = new Map(found.map((f) => [f.id, this.items.get(f.id) ?? f]));
     const gone = [...this.items.values()].filter((item) => !next.has(item.id) && (cursor === "" || item.gone));
@@ -58,7 +62,7 @@ export class Inbox {
   // settle shows how an item ended that somebody has decided elsewhere.
   async settle(item) {
     item.gone = "…";
-    if (item.kind === "parked") item.gone = "continued or ended";
+    if (item.kind !== "approval") item.gone = "continued or ended";
     else {
       const a = await request("GET", `/v1/approvals/${encodeURIComponent(item.id)}?user=${item.space}`).catch(() => null);
       item.ok = a?.status === "APPROVED";
@@ -70,7 +74,7 @@ export class Inbox {
 
   show() {
     if (this.items.size === 0) {
-      this.list.replaceChildren(el("p", { class: "empty", text: "Nothing waits for a decision." }));
+      this.list.replaceChildren(el("p", { class: "empty", text: "Nothing waits for a person." }));
       return;
     }
     keepFocus(this.list, ...[...this.items.values()].map((item) => el("button", { class: "item", type: "button", role: "listitem", "data-step": true, "data-gone": Boolean(item.gone), "aria-current": this.selected === item && "true",
@@ -83,7 +87,7 @@ export class Inbox {
   select(item, focus) {
     this.selected = item;
     this.show();
-    item.card = item.kind === "approval" ? new ApprovalCard(item, this.app) : new ParkedCard(item, this.app);
+    item.card = new { approval: ApprovalCard, parked: ParkedCard, signal: SignalCard }[item.kind](item, this.app);
     this.detail.replaceChildren(item.card.root);
     if (item.gone) item.card.finish(item.gone, item.ok);
     if (focus && matchMedia("(max-width: 760px)").matches) this.detail.scrollIntoView();
@@ -96,6 +100,13 @@ export class Inbox {
   tick() {
     this.selected?.card?.tick();
   }
+}
+
+// spent returns tokens and costs as text.
+function spent(usages, currency) {
+  const sum = (name) => usages.reduce((all, u) => all + (u?.[name] ?? 0), 0);
+  const cost = sum("cost_micros");
+  return [tokens({ total_tokens: sum("total_tokens") }) && `${tokens({ total_tokens: sum("total_tokens") })} tokens`, cost && money(cost, currency)].filter(Boolean).join(", ") || "nothing";
 }
 
 const isBudget = (a) => a.kind === "budget";
@@ -141,7 +152,7 @@ class ApprovalCard extends Card {
     this.fact("Path", this.path);
     if (isBudget(a)) this.fact("Why", a.args_summary);
     this.fact("If approved", this.effect);
-    this.fact("Tokens so far", this.cost);
+    this.fact("Spent so far", this.cost);
     this.fact("Run", el("a", { href: runLink(a.root_run_id, item.space), text: a.root_run_id }));
     const reason = el("input", { type: "text", class: "input", maxlength: "1000", placeholder: "Reason (optional)", "aria-label": "Reason" });
     const buttons = [["Approve", "primary", "approve"], ["Reject", "danger", "reject"]].map(([text, kind, decision]) =>
@@ -172,7 +183,7 @@ class ApprovalCard extends Card {
     for (let r = byID.get(a.run_id); r && path.length < 64; r = byID.get(r.parent_run_id)) path.unshift(r.agent_id);
     if (path.length) this.path.textContent = visible(path.join(" → "));
     this.root_run = byID.get(a.root_run_id);
-    this.cost.textContent = tokens({ total_tokens: [...byID.values()].reduce((sum, r) => sum + (r.usage?.total_tokens ?? 0), 0) }) || "none";
+    this.cost.textContent = spent([...byID.values()].map((r) => r.usage), await currency());
     if (a.kind === "budget") {
       const raise = [a.raise?.tokens && `${a.raise.tokens} tokens`, a.raise?.money && `${a.raise.money} of money`].filter(Boolean).join(" and ");
       this.effect.textContent = visible(`the budget of the run grows by ${raise || "what the request needs"}, and its request to the model ${a.tool_name} is sent.`);
@@ -225,7 +236,7 @@ class ParkedCard extends Card {
     super(item, app, `Parked run of ${r.agent_id}`);
     this.fact("Asked for", r.principal ?? "");
     this.fact("Status", chip(statusOf(r)));
-    this.fact("Tokens so far", tokens(r.tree_usage) || "none");
+    this.fact("Spent so far", spent([r.tree_usage], ""));
     this.fact("Run", el("a", { href: runLink(r.run_id, item.space), text: r.run_id }));
     if (r.error) this.root.append(el("pre", { class: "args", tabindex: "0", text: visible(`${r.error.code}: ${r.error.detail ?? r.error.message ?? ""}`) }));
     this.form = el("div", { class: "form" }, el("div", { class: "row" }, ...["retry", "cancel"].map((verb) => el("button", { class: `button ${verb === "retry" ? "primary" : "danger"}`, type: "button", text: verb === "retry" ? "Retry" : "Cancel the run", onclick: () => this.act(verb) }))), this.error);
@@ -238,6 +249,38 @@ class ParkedCard extends Card {
       this.finish(verb === "retry" ? `Continued: ${answer.status}` : "Cancelled", verb === "retry");
     } catch (e) {
       this.error.textContent = e.message;
+    }
+  }
+}
+
+// SignalCard shows a run that waits for a signal, which a person may send with a text.
+class SignalCard extends Card {
+  constructor(item, app) {
+    const r = item.run, [{ name }] = r.waiting_for;
+    super(item, app, `${r.agent_id} waits for ${name}`);
+    this.name = name;
+    this.fact("Asked for", r.principal ?? "");
+    this.fact("Signal", name);
+    this.fact("Spent so far", spent([r.tree_usage], ""));
+    this.fact("Run", el("a", { href: runLink(r.run_id, item.space), text: r.run_id }));
+    this.text = el("textarea", { class: "field", rows: "2", placeholder: "Text of the signal (optional)", "aria-label": "Text of the signal" });
+    this.form = el("div", { class: "form" }, this.text, el("div", { class: "row" }, el("button", { class: "button primary", type: "button", text: "Send the signal", onclick: () => this.act("signal", { name, payload: this.text.value || undefined }) }),
+      el("button", { class: "button danger", type: "button", text: "Cancel the run", onclick: () => this.act("cancel", {}) })), this.error);
+    this.root.append(this.form);
+    this.tick();
+  }
+
+  tick() {
+    if (!this.item.gone) this.note.textContent = until(this.item.until);
+  }
+
+  async act(verb, body) {
+    try {
+      await request("POST", `/v1/runs/${this.item.run.run_id}:${verb}?user=${this.item.space}`, body);
+      this.finish(verb === "signal" ? `Sent: ${this.name}` : "Cancelled", verb === "signal");
+    } catch (e) {
+      this.error.textContent = visible(e.message);
+      this.app.refused(e);
     }
   }
 }

@@ -3,7 +3,8 @@
 
 import { request, troupe } from "./api.js";
 import { el, json, visible } from "./dom.js";
-import { chip, table, tokens, took } from "./format.js";
+import { currency, money } from "./costs.js";
+import { chip, table, took } from "./format.js";
 
 const rowHeight = 28; // px of an event, as in the style
 const openRoom = 8; // rows that are shown beyond the visible ones
@@ -19,7 +20,7 @@ export function fold(events, n) {
 function apply(runs, e) {
   const p = e.payload ?? {};
   let r = runs.get(e.run_id);
-  if (!r) runs.set(e.run_id, (r = { id: e.run_id, agent: "", depth: 0, status: "QUEUED", from: e.ts, to: "", tools: new Map(), input: 0, output: 0, answer: "" }));
+  if (!r) runs.set(e.run_id, (r = { id: e.run_id, agent: "", depth: 0, status: "QUEUED", from: e.ts, to: "", tools: new Map(), input: 0, output: 0, cost: 0, answer: "" }));
   r.last = e.ts;
   switch (e.type) {
     case "user_input":
@@ -33,7 +34,7 @@ function apply(runs, e) {
       break;
     case "agent_called_child": {
       const child = p.child_run_id;
-      if (child && !runs.has(child)) runs.set(child, { id: child, agent: agentOf(p), depth: (r.depth ?? 0) + 1, status: "QUEUED", from: e.ts, to: "", tools: new Map(), input: 0, output: 0, answer: "" });
+      if (child && !runs.has(child)) runs.set(child, { id: child, agent: agentOf(p), depth: (r.depth ?? 0) + 1, status: "QUEUED", from: e.ts, to: "", tools: new Map(), input: 0, output: 0, cost: 0, answer: "" });
       break;
     }
     case "run_paused":
@@ -65,6 +66,7 @@ function apply(runs, e) {
     case "agent_invoke_done":
       r.input += p.usage?.input_tokens ?? 0;
       r.output += p.usage?.output_tokens ?? 0;
+      r.cost += p.usage?.cost_micros ?? 0;
       break;
     case "llm_call_started":
     case "agent_invoke_started":
@@ -161,8 +163,13 @@ export class RunPage {
     this.place.textContent = `event ${n.toLocaleString()} of ${this.events.length.toLocaleString()} · ${new Date(at.ts).toLocaleTimeString()}`;
     this.live.hidden = this.cut === null;
     this.title.replaceChildren(visible(root.agent || "Run"), " ", chip(root.status));
-    const spent = [...runs.values()].reduce((sum, r) => sum + r.input + r.output, 0);
-    this.facts.textContent = visible([this.principal && `for ${this.principal}`, `run ${this.id}`, `${runs.size} run${runs.size === 1 ? "" : "s"}`, spent && `${spent.toLocaleString()} tokens`, took(Date.parse(root.to || at.ts) - Date.parse(root.from))].filter(Boolean).join(" · "));
+    const sum = (of) => [...runs.values()].reduce((all, r) => all + of(r), 0);
+    const spent = sum((r) => r.input + r.output), cost = sum((r) => r.cost);
+    if (cost && this.currency === undefined) {
+      this.currency = "";
+      currency().then((name) => ((this.currency = name), this.schedule()));
+    }
+    this.facts.textContent = visible([this.principal && `for ${this.principal}`, `run ${this.id}`, `${runs.size} run${runs.size === 1 ? "" : "s"}`, spent && `${spent.toLocaleString()} tokens`, cost && money(cost, this.currency), took(Date.parse(root.to || at.ts) - Date.parse(root.from))].filter(Boolean).join(" · "));
     this.answer.textContent = visible(root.answer || root.message || "");
     this.showActions(root);
     this.showTree(runs, Date.parse(root.from), Date.parse(at.ts));
@@ -182,7 +189,7 @@ export class RunPage {
       this.prompts.show(this.of || this.id);
       if (this.panel.firstChild !== this.prompts.root) this.panel.replaceChildren(this.prompts.root);
     } else {
-      this.panel.replaceChildren(table([["Agent", (r) => r.agent], ["Input", (r) => r.input.toLocaleString(), "number"], ["Output", (r) => r.output.toLocaleString(), "number"], ["Total", (r) => (r.input + r.output).toLocaleString(), "number"]], [...shown.values()]));
+      this.panel.replaceChildren(table([["Agent", (r) => r.agent], ["Input", (r) => r.input.toLocaleString(), "number"], ["Output", (r) => r.output.toLocaleString(), "number"], ["Total", (r) => (r.input + r.output).toLocaleString(), "number"], ["Cost", (r) => (r.cost ? money(r.cost, this.currency) : ""), "number"]], [...shown.values()]));
     }
   }
 
