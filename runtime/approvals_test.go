@@ -321,7 +321,7 @@ func TestToolCallChecks(t *testing.T) {
 		{open, "precise", "ok"}, // whole numbers keep their digits
 		{open, "wrong", "Invalid"},
 		{open, "repeating", "4 Rejected"},
-		{short, "payer", strings.Repeat("x", 97) + "… the result of payments.transfer has 1000 bytes, and these are the first 100"},
+		{short, "payer", strings.Repeat("x", 97) + "… the result of payments.transfer has 1000 bytes, and these are the first 100; the ref " + tools.BlobRef([]byte(strings.Repeat("x", 1000))) + " has the rest from offset 97 on"},
 	} {
 		n.tools = declared(c.tool)
 		n.restart(1)

@@ -116,9 +116,10 @@ func (t *turn) planAsk(c *Cell, a *store.Asked, ask *actor.Ask, volatile bool) {
 	} else {
 		ec := tools.NewContext(run.Call, left, dispatcher.Asks{})
 		ec.Agents, ec.Callees, ec.Requests = c.callable, t.callees(), t.requests()
+		ec.Result = t.resultOf
 		out, answer = c.tools.Plan(ec, *ask)
 	}
-	if answer == nil && ask.Kind == actor.AskTool {
+	if (answer == nil || answer.Refusal == nil) && ask.Kind == actor.AskTool {
 		if r := blocked(c, t, ask); r != nil {
 			answer = &actor.Answer{Refusal: r}
 		}

@@ -81,6 +81,7 @@
 //	signals.go        signals to open runs
 //	pending.go        PendingCalls
 //	working.go        WorkingRuns
+//	blobs.go          whole results of which turns get the head
 //	approvals.go      tool calls that wait for a person
 //	purses.go         what runs may spend on models
 //	device_results.go results of client tools

@@ -191,13 +191,13 @@ func (s toolCalls) resolve(i int, status runs.ApprovalStatus, left actor.Duratio
 // shortened returns an answer as the turn gets it: the head of a result above the bound of
 // its tool, with a note of its size. The journal holds the whole result.
 func shortened(a *store.Asked, answer actor.Answer) actor.Answer {
-	size := len(inlineBytes(answer.Parts))
-	if a.ResultMax == 0 || size <= int(a.ResultMax) {
+	if !isCut(a, &answer) {
 		return answer
 	}
+	whole := inlineBytes(answer.Parts)
 	head := actor.FitText(string(answer.Parts[0].Bytes), max(int(a.ResultMax), resultHeadMin))
 	answer.Parts = actor.Text(head)
 	answer.Warnings = append(answer.Warnings[:len(answer.Warnings):len(answer.Warnings)],
-		fmt.Sprintf("the result of %s has %d bytes, and these are the first %d", a.Out().Name, size, len(head)))
+		fmt.Sprintf("the result of %s has %d bytes, and these are the first %d; the ref %s has the rest from offset %d on", a.Out().Name, len(whole), len(head), tools.BlobRef(whole), shared(whole, head)))
 	return answer
 }

@@ -27,6 +27,9 @@ type ExecutionContext struct {
 	Agents     *Agents        // resolves names of agents; nil where only IDs are known
 	Callees    []string       // agents that the caller may call; nil: any
 	Requests   []string       // agents for whose capabilities it may ask; nil: any
+	// Result returns the whole of a result that the turn was given the head of, by its BlobRef; nil: no such result.
+	// It is nil where there are none.
+	Result func(ref string) []byte
 }
 
 // NewContext returns the context of a turn that answers call and has the given

@@ -82,7 +82,7 @@ type Registry struct {
 // know.
 func NewRegistry() *Registry {
 	r := &Registry{}
-	builtin := []Tool{callAgent(), agentCall(), agentPoll(), debateCall(), remind(), listAgents(), requestCapability(), record(RecordRoute, "Records a decision of an orchestrator."), record(RecordJoin, "Records how results were joined.")}
+	builtin := []Tool{callAgent(), agentCall(), agentPoll(), debateCall(), remind(), listAgents(), readBlob(), requestCapability(), record(RecordRoute, "Records a decision of an orchestrator."), record(RecordJoin, "Records how results were joined.")}
 	for _, t := range append(builtin, sessionTools()...) {
 		if err := r.RegisterBuiltin(t); err != nil {
 			panic(err)

@@ -13,7 +13,7 @@ import (
 const spelledBytesMax = 64
 
 // ownTools are the tools of this program with which agents reach each other.
-var ownTools = []string{CallAgent, AgentCall, AgentPoll, DebateCall, ListAgents, Remind, RequestCapability}
+var ownTools = []string{CallAgent, AgentCall, AgentPoll, DebateCall, ListAgents, ReadBlob, Remind, RequestCapability}
 
 // ModelName returns the spelling of a declared tool's name for models, most of which accept
 // no dots: a__b for a.b. ToolName reverses it.

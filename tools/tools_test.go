@@ -347,7 +347,7 @@ func TestRegisterInvalidTool(t *testing.T) {
 	for _, tool := range r.Tools() {
 		names = append(names, tool.Name)
 	}
-	if !slices.Equal(names, []string{tools.AgentCall, tools.AgentPoll, tools.CallAgent, tools.DebateCall, tools.ListAgents, tools.NoteSession, tools.ReadSession, tools.Remind, tools.RequestCapability, tools.RecordJoin, tools.RecordRoute, "x"}) {
+	if !slices.Equal(names, []string{tools.AgentCall, tools.AgentPoll, tools.CallAgent, tools.DebateCall, tools.ListAgents, tools.NoteSession, tools.ReadBlob, tools.ReadSession, tools.Remind, tools.RequestCapability, tools.RecordJoin, tools.RecordRoute, "x"}) {
 		t.Errorf("got tools %v", names)
 	}
 }
