@@ -24,7 +24,7 @@ import (
 //	r/<key>           workspaceVersion without content: the removal of a document
 //
 //  1. Each put is the next version of its document, which begins with 1. The history of a document is therefore linear.
-//  2. The newest WorkspaceVersionsMax versions are kept. A removal is a version as well, and drops those before it.
+//  2. The newest WorkspaceVersionsMax versions are kept, and fewer of a document that is written while the workspace is full. A removal is a version as well, and drops those before it.
 //     A document that comes back goes on from it, unless WorkspaceRemovedMax others were removed since.
 //  3. The content is in no run event of the actor.
 
@@ -144,10 +144,10 @@ func (p *WorkspacePut) apply(items []actor.StateItem, at actor.Time) (updates []
 		return nil, "", actor.Refuse(actor.Budget, "the workspace has %d documents, at most %d allowed: remove one with the content null", len(w.docs), WorkspaceDocsMax)
 	}
 	next := workspaceVersion{At: at, By: p.By, Version: doc.current() + 1}
-	name, status, drop := workspaceItem(p.Key, next.Version), "replaced", doc.kept[:max(0, len(doc.kept)+1-WorkspaceVersionsMax)]
+	name, status := workspaceItem(p.Key, next.Version), "replaced"
 	switch {
 	case removes:
-		name, status, drop = workspaceRemoved+p.Key, "removed", doc.kept
+		name, status = workspaceRemoved+p.Key, "removed"
 		if len(w.removed) >= WorkspaceRemovedMax {
 			updates = append(updates, actor.StateItem{Name: w.oldestRemoval()})
 		}
@@ -160,12 +160,18 @@ func (p *WorkspacePut) apply(items []actor.StateItem, at actor.Time) (updates []
 	if doc.removed > 0 {
 		updates = append(updates, actor.StateItem{Name: workspaceRemoved + p.Key})
 	}
-	for _, version := range drop {
-		updates = append(updates, actor.StateItem{Name: workspaceItem(p.Key, version)})
-	}
 	item := actor.StateItem{Name: name, Value: invariant.Must(json.Marshal(next, json.Deterministic(true)))}
-	if n := w.bytes + len(item.Value); !removes && n > WorkspaceBytesMax {
-		return nil, "", actor.Refuse(actor.Budget, "the workspace would have %d bytes with the kept versions, at most %d allowed: remove documents with the content null", n, WorkspaceBytesMax)
+	size := w.bytes + len(item.Name) + len(item.Value)
+	for i, version := range doc.kept {
+		if !removes && len(doc.kept)-i < WorkspaceVersionsMax && size <= WorkspaceBytesMax {
+			break
+		}
+		dropped := actor.StateItem{Name: workspaceItem(p.Key, version)}
+		size -= len(dropped.Name) + len(w.value(dropped.Name))
+		updates = append(updates, dropped)
+	}
+	if !removes && size > WorkspaceBytesMax {
+		return nil, "", actor.Refuse(actor.Budget, "the workspace would have %d bytes with the versions that are kept, at most %d allowed: remove documents with the content null", size, WorkspaceBytesMax)
 	}
 	view := struct {
 		Key     string `json:"key"`
@@ -258,9 +264,15 @@ func (w *workspace) document(key string) *workspaceDocument {
 
 // version returns the version in an item.
 func (w *workspace) version(name string) (v workspaceVersion) {
-	at, found := slices.BinarySearchFunc(w.items, name, func(i actor.StateItem, name string) int { return strings.Compare(i.Name, name) })
-	invariant.Check(found && json.Unmarshal(w.items[at].Value, &v) == nil, "workspace: item %s cannot be read", name)
+	invariant.Check(json.Unmarshal(w.value(name), &v) == nil, "workspace: item %s cannot be read", name)
 	return v
+}
+
+// value returns the value of an item that the workspace has.
+func (w *workspace) value(name string) []byte {
+	at, found := slices.BinarySearchFunc(w.items, name, func(i actor.StateItem, name string) int { return strings.Compare(i.Name, name) })
+	invariant.Check(found, "workspace: there is no item %s", name)
+	return w.items[at].Value
 }
 
 // oldestRemoval returns the item of the removal that was the first of those that are remembered.

@@ -183,17 +183,30 @@ func TestRefusedChangesOfWorkspace(t *testing.T) {
 	if _, refusal := put("more", `1`); refusal == nil || refusal.Reason != actor.Budget || !strings.Contains(refusal.Detail, "remove one with the content null") {
 		t.Errorf("a document too many: %v", refusal)
 	}
+	long := `"` + strings.Repeat("x", WorkspaceContentMax-2) + `"`
+	full := 0 // documents with all their versions
 	var refusal *actor.Refusal
-	for i := range WorkspaceDocsMax * WorkspaceVersionsMax {
-		if _, refusal = put(fmt.Sprintf("doc-%d", i%(WorkspaceDocsMax-2)), `"`+strings.Repeat("x", WorkspaceContentMax-2)+`"`); refusal != nil {
-			break
+	for ; refusal == nil; full++ {
+		for range WorkspaceVersionsMax {
+			if _, refusal = put(fmt.Sprintf("doc-%d", full), long); refusal != nil {
+				break
+			}
+			if w := readWorkspace(s.items); w.bytes > WorkspaceBytesMax {
+				t.Fatalf("the workspace has %d bytes", w.bytes)
+			}
 		}
 	}
-	if w := readWorkspace(s.items); refusal == nil || refusal.Reason != actor.Budget || w.bytes > WorkspaceBytesMax {
-		t.Errorf("the workspace grew to %d bytes, and the last change got %v", w.bytes, refusal)
+	if refusal.Reason != actor.Budget || !strings.Contains(refusal.Detail, "remove documents with the content null") {
+		t.Errorf("beyond the space: %v", refusal)
 	}
-	if _, refusal := put("doc-0", `null`); refusal != nil {
+	if status, refusal := put("doc-0", long); status != "replaced" {
+		t.Errorf("a full workspace takes no change of a document: %v", refusal)
+	}
+	if status, refusal := put("doc-1", `null`); status != "removed" {
 		t.Errorf("a full workspace does not shrink: %v", refusal)
+	}
+	if status, refusal := put(fmt.Sprintf("doc-%d", full-1), long); status != "replaced" {
+		t.Errorf("the space of a removed document is not free: %v", refusal)
 	}
 }
 
