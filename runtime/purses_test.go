@@ -375,3 +375,65 @@ func TestPurseOfAddedModel(t *testing.T) {
 		t.Errorf("%d requests in the run, want 2", got)
 	}
 }
+
+// A callee is given nothing of what its caller reserves.
+func TestReserveIsKept(t *testing.T) {
+	for _, test := range []struct {
+		reserve *actor.Purse
+		want    string
+	}{{tokens(250), "a(ok Budget Budget)"}, {tokens(150), "a(ok ok ok)"}, {nil, "a(ok ok ok)"}} {
+		n := newNode(t, 1, agent("a", calling("b"), func(d *actor.Definition) { d.Reserve = test.reserve }), agent("b", thinking(3)))
+		n.spending = Spending{Tree: tokens(300)}
+		n.restart(1)
+		id := n.send("a", "go")
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(50, 0) })
+		n.want(id, test.want)
+	}
+}
+
+// Detached calls of one step share what is left, one after the other.
+func TestDetachedCallsShareThePurse(t *testing.T) {
+	n := newNode(t, 1, agent("asker", sending()), agent("thinker", thinking(1)))
+	n.spending = Spending{Tree: tokens(1000)}
+	n.restart(1)
+	line := `{"agent":"thinker","input":{},"skill":"x"}`
+	n.send("asker", strings.Repeat(line+"\n", 4)+line)
+	var got []int64
+	for _, row := range n.journalOf(actor.NewID("asker", actor.DefaultKey)).Mail.Rows {
+		got = append(got, row.Call.Purse.Tokens)
+	}
+	if want := []int64{250, 187, 140, 105, 79}; !slices.Equal(got, want) {
+		t.Errorf("the callees were given %d, want %d", got, want)
+	}
+}
+
+// Who cannot wait for a person is refused at once, although others are asked.
+func TestNobodyIsAsked(t *testing.T) {
+	limited := Spending{Tree: tokens(10), Ask: true}
+	n := newNode(t, 1, agent("thinker", thinking(1), volatile))
+	n.spending = limited
+	n.restart(1)
+	n.want(n.send("thinker", "go"), "Budget")
+
+	n = newNode(t, 1, externalAgent(false))
+	n.spending = limited
+	n.restart(1)
+	m := modelCalls{n, n.send("worker", "go")}
+	if r := m.signal(signals.OpAddModel, `{"model":"gpt","request":{"request_id":"r7"},"prompt_tokens":10,"answer_tokens":10}`).Refusal; r == nil || r.Reason != actor.Budget {
+		t.Errorf("an added request: got %v", r)
+	}
+	if len(n.pending()) > 0 {
+		t.Errorf("got %v", n.pending())
+	}
+
+	n = newNode(t, 1, agent("thinker", thinking(1)))
+	n.spending = limited
+	n.restart(1)
+	for i := range ApprovalsPerUserMax {
+		n.send(fmt.Sprint("thinker/", i), "go")
+	}
+	n.want(n.send("thinker/more", "go"), "Busy")
+	if got := len(n.pending()); got != ApprovalsPerUserMax {
+		t.Errorf("%d wait", got)
+	}
+}
