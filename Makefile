@@ -191,6 +191,7 @@ crash: build ## kill the real server N (20) times and simulate power failures; n
 	@$(GO) run ./test/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
 	@$(GO) run ./test/crash -detached $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
 	@$(GO) run ./test/crash -webhooks $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
+	@$(GO) run ./test/crash -budgets $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
 	@$(GO) test ./host/disk -run '^TestPowerFailure' -count=1 -v -args -power-runs 50
 
 postgres: #+ test the store in PostgreSQL, on servers of its own; needs the server's programs (apt-get install postgresql); N= histories

@@ -87,3 +87,18 @@ func TestServerThatCannotStartIsReported(t *testing.T) {
 		}
 	}
 }
+
+// TestKillsWithBudgets runs the program with five kills while users spend the tokens of a day.
+func TestKillsWithBudgets(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "troupe")
+	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/troupe").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Setenv("TROUPE_CONFIG", "") // the run sets it
+	var out, stderr strings.Builder
+	c := &harness{kills: 5, bin: bin, within: 5 * time.Minute, budgets: true}
+	if code := c.main(&out, &stderr); code != 0 || !strings.Contains(out.String(), "30 messages") {
+		t.Errorf("code %d\n%s\n%s", code, out.String(), stderr.String())
+	}
+	t.Log(out.String())
+}

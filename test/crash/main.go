@@ -14,7 +14,7 @@
 // database crashes, while the clients go on.
 //
 // With -detached, kills come while detached calls are pending; see detachedCalls. With -webhooks, while a webhook has
-// deliveries; see webhookRun.
+// deliveries; see webhookRun. With -budgets, while users spend the tokens of a day; see budgetRun.
 package main
 
 import (
@@ -54,6 +54,7 @@ func main() {
 	flag.BoolVar(&c.freeze, "freeze", false, "freeze every other owner of the cluster for longer than its lease, in place of a kill")
 	flag.BoolVar(&c.detached, "detached", false, "kill while detached calls are pending, and compare their outcomes with what the agents have seen")
 	flag.BoolVar(&c.webhooks, "webhooks", false, "kill while a webhook has deliveries, and compare what its receiver has accepted with the events of the runs")
+	flag.BoolVar(&c.budgets, "budgets", false, "kill while users spend their budgets, and compare these with what the model has billed")
 	flag.DurationVar(&c.within, "within", 20*time.Minute, "time limit")
 	flag.Parse()
 	if c.store != "" {
@@ -72,7 +73,7 @@ type harness struct {
 	store  string
 	within time.Duration
 
-	detached, webhooks bool
+	detached, webhooks, budgets bool
 
 	members int  // orchestrators of a cluster; 0: one process
 	freeze  bool // every other kill of an owner is a SIGSTOP for longer than its lease
@@ -112,6 +113,8 @@ func (c *harness) main(out, stderr io.Writer) int {
 		run = c.runDetached
 	case c.webhooks:
 		run = c.runWebhooks
+	case c.budgets:
+		run = c.runBudgets
 	}
 	good, err := run(ctx, out, stderr)
 	if err != nil {
