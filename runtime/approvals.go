@@ -95,26 +95,22 @@ func (s received) decide() *actor.Refusal {
 	}
 	c, t := s.cell, s.turn
 	by := store.ShownAsk{Principal: s.call.Principal, Origin: s.call.Origin}
-	switch given := d.Raise.Purse(); {
-	case given == nil:
-	case !isBudget(&t.run.Last()[i]):
-		return actor.Refuse(actor.Invalid, "raise: the approval is of a tool call, not of a budget")
-	default:
+	given, budget := d.Raise.Purse(), isBudget(&t.run.Last()[i])
+	var changed *actor.Refusal
+	switch {
+	case budget:
 		if refusal := (purses{c, t}).checkRaise(given); refusal != nil {
 			return refusal
 		}
-	}
-	s.accept()
-	if isBudget(&t.run.Last()[i]) && d.Approve {
-		s.raise(i, &d, by)
-		s.done(signals.Decided{At: c.now}.Parts())
-		return nil
-	}
-	var changed *actor.Refusal
-	if !isBudget(&t.run.Last()[i]) {
+	case given != nil:
+		return actor.Refuse(actor.Invalid, "raise: the approval is of a tool call, not of a budget")
+	default:
 		changed = toolCalls{c, t}.recheck(i)
 	}
+	s.accept()
 	switch {
+	case d.Approve && budget:
+		s.raise(i, &d, by)
 	case d.Approve && changed != nil:
 		toolCalls{c, t}.expire(i, changed.Detail)
 		t.answerResult(c, i, actor.Answer{Refusal: changed})
