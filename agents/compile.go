@@ -65,7 +65,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 			def.Callees = []string{}
 		}
 		def.Sends, def.Requests = spec.sends(), spec.requests()
-		// Each completion may be followed by a step that runs its tool calls, and one that calls others in their place.
+		// Each completion may be followed by a step that runs its tool calls, and by those that these need.
 		loop := modelLoop{spec: spec, toolSpecs: toolSpecsOf(&spec, registry)}
 		if spec.Output != nil {
 			if loop.output, err = newOutput(&spec); err != nil {
@@ -73,7 +73,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 			}
 			def.Inward = true // an answer is shown once it has been checked
 		}
-		def.Behavior = pure{config, loop.next, 3 * spec.Limits.Steps}
+		def.Behavior = pure{config, loop.next, stepsPerPrompt * spec.Limits.Steps}
 	}
 	return def, nil
 }

@@ -75,12 +75,15 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 		if len(asks) > 0 {
 			got := answers[0]
 			answers, refused = answers[1:], nil // the action with the asks has listed them
-			if again, places := fallbackAsks(asks, got); len(again) > 0 && len(answers) == 0 {
-				return Continue("acting", nil, again...), nil
-			} else if len(again) > 0 {
-				got, answers = withFallbacks(asks, got, again, places, answers[0]), answers[1:]
+			further := newToolRuns(asks, got)
+			for again := further.asks(); len(again) > 0; again = further.asks() {
+				if len(answers) == 0 {
+					return Continue("acting", nil, again...), nil
+				}
+				further.take(answers[0])
+				answers = answers[1:]
 			}
-			assignAnswers(uses, got)
+			assignAnswers(uses, further.answers)
 			performed = true
 		}
 		said = cmp.Or(c.Text, said)

@@ -147,7 +147,7 @@ func DecodeState(b []byte) (State, error) {
 	s.Request = actor.Begin{Call: d.Call(), At: actor.Time(d.Int()), Left: actor.Duration(d.Int())}
 	s.Phase = d.String(actor.TextBytesMax)
 	s.Continuation = d.Bytes(StateBytesMax)
-	for range d.Count(3*StepsMax, "steps") {
+	for range d.Count(stepsPerPrompt*StepsMax, "steps") {
 		var answers []actor.Answer
 		for range d.Count(1<<16, "answers") {
 			answers = append(answers, actor.Answer{Parts: d.Parts(), Warnings: d.Strings(), Refusal: d.Refusal()})

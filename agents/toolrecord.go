@@ -108,8 +108,20 @@ func (s registryState) putTool(body string) (change, *actor.Refusal) {
 	return change{updates: []actor.StateItem{item}, answer: answer}, nil
 }
 
-// checkFallback rejects a tool whose fallback is declared and does not take its arguments.
+// checkFallback rejects a tool whose fallback is declared and does not take its arguments, and a pipeline that does not
+// give those of a declared tool.
 func (s registryState) checkFallback(d *tools.Declared) *actor.Refusal {
+	for i := range d.Steps {
+		tool, err := decodeToolRecord(s.value(toolPrefix + d.Steps[i].Tool))
+		if err != nil {
+			continue
+		}
+		if err := d.CheckStep(i, &tools.Tool{Name: tool.Name, Schema: string(tool.InputSchema), Declared: &tool.Declared}); err != nil {
+			refusal := actor.Refuse(actor.Invalid, "steps: %v", err)
+			refusal.Field = "steps"
+			return refusal
+		}
+	}
 	other, err := decodeToolRecord(s.value(toolPrefix + d.Fallback))
 	if d.Fallback == "" || err != nil { // it may be declared later
 		return nil

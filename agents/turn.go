@@ -144,14 +144,13 @@ func (t *Turn) Warn(format string, args ...any) {
 
 func (t *Turn) askOne(ask actor.Ask) Answer { return Answer{t.ask([]actor.Ask{ask})[0]} }
 
-// ask is askOnce, but for tools that were not performed: those in their place are called.
+// ask is askOnce, and makes the further calls that these need.
 func (t *Turn) ask(asks []actor.Ask) []actor.Answer {
-	answers := t.askOnce(asks)
-	again, places := fallbackAsks(asks, answers)
-	if len(again) == 0 {
-		return answers
+	further := newToolRuns(asks, t.askOnce(asks))
+	for again := further.asks(); len(again) > 0; again = further.asks() {
+		further.take(t.askOnce(again))
 	}
-	return withFallbacks(asks, answers, again, places, t.askOnce(again))
+	return further.answers
 }
 
 // askOnce suspends the function until the asks are answered. If the turn is stopped

@@ -73,6 +73,9 @@ func addedToolAsk(call *actor.Call) (actor.Ask, *actor.Refusal) {
 // checkAdded returns a refusal unless external agents may use a tool: a declared one, one about detached calls or memory, or
 // one of the notes of the session. They list no tools, so they may use none that has to be listed.
 func (s received) checkAdded(ask *actor.Ask) *actor.Refusal {
+	if tool, ok := s.cell.tools.Tool(ask.Name); ok && tool.Declared != nil && tool.Declared.Via == tools.ViaPipeline {
+		return actor.Refuse(actor.Rejected, "%s is a pipeline, which agents in files and in Go can call: call its tools", ask.Name)
+	}
 	if tool, ok := s.cell.tools.Tool(ask.Name); ok && (tool.Declared != nil && !tool.Listed || tools.IsDetached(tool.Name) || tools.IsSession(tool.Name) || tools.IsMemory(tool.Name)) {
 		return nil
 	}

@@ -105,6 +105,7 @@ type Declared struct {
 	ApprovalTimeoutMS int64          `json:"approval_timeout_ms,omitzero"`
 	ArgsSummary       string         `json:"args_summary,omitzero"` // text for the person who decides, with {{name}} for arguments
 	OnFailure         string         `json:"on_failure,omitzero"`
+	Steps             []PipelineStep `json:"steps,omitzero"`    // of a pipeline
 	Fallback          string         `json:"fallback,omitzero"` // tool that is called if this one is not available
 	Metadata          jsontext.Value `json:"metadata,omitzero"` // an object of the user
 
@@ -136,6 +137,9 @@ func (d *Declared) String() string {
 	}
 	if d.Via == ViaWasm {
 		return fmt.Sprintf("%s %s, module %.12s", d.Name, KindServer, d.SHA256)
+	}
+	if d.Via == ViaPipeline {
+		return fmt.Sprintf("%s %s, a pipeline of %d steps", d.Name, KindServer, len(d.Steps))
 	}
 	if d.IsLocal() {
 		return d.Name + " " + KindServer + ", a function of this program"

@@ -32,7 +32,7 @@ func TestDeclaredErrors(t *testing.T) {
 		{`{` + weather + `,"colour":5}`, `colour: is unknown; known fields: tool_name, kind, via, description, url`},
 		{`{` + weather + `,"kind":"tool"}`, `kind: want server_tool or client_tool, got "tool"`},
 		{`{` + weather + `,"kind":7}`, `kind: want text, got 7`},
-		{`{` + weather + `,"via":"mcp"}`, `via: want http or wasm, got "mcp"`},
+		{`{` + weather + `,"via":"mcp"}`, `via: want http, wasm or pipeline, got "mcp"`},
 		{`{` + weather + `,"via":"wasm"}`, `url: not allowed with via = "wasm"; remove it, or write via = "http"`},
 		{`{` + weather + `,"file":"x.wasm"}`, `file: not allowed with via = "http"; remove it, or write via = "wasm"`},
 		{`{"tool_name":"a","via":"wasm"}`, `sha256: want the SHA-256 of the module in 64 lower-case hexadecimal digits, got ""`},

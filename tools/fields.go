@@ -73,6 +73,7 @@ var declaredFields = []declaredField{
 	{name: "file", want: "text", server: true, via: ViaWasm, target: func(d *Declared) any { return &d.File }},
 	{name: "sha256", want: "text", server: true, via: ViaWasm, target: func(d *Declared) any { return &d.SHA256 }},
 	{name: "grant", want: "a list of texts", server: true, via: ViaWasm, target: func(d *Declared) any { return &d.Grant }},
+	{name: "steps", want: "a list of tables with tool, args and from", server: true, via: ViaPipeline, target: func(d *Declared) any { return &d.Steps }},
 	{name: "input_schema", want: "a JSON schema", target: func(d *Declared) any { return &d.InputSchema }},
 	{name: "timeout_ms", min: 1, max: TimeoutMax.Milliseconds(), target: func(d *Declared) any { return &d.TimeoutMS }},
 	{name: "idempotent", want: "true or false", target: func(d *Declared) any { return &d.Idempotent }},
@@ -227,7 +228,7 @@ func (d *Declared) set(name string, value jsontext.Value) *FieldError {
 	if raw, ok := target.(*jsontext.Value); ok {
 		return setJSON(f, raw, value)
 	}
-	if err := json.Unmarshal(value, target); err != nil || f.max > 0 && f.number(d) == 0 {
+	if err := json.Unmarshal(value, target, json.RejectUnknownMembers(name == "steps")); err != nil || f.max > 0 && f.number(d) == 0 {
 		return &FieldError{name, "want " + f.wanted() + ", got " + describe(value)}
 	}
 	return nil
@@ -324,6 +325,8 @@ func (d *Declared) setDefaults() {
 			d.Method = cmp.Or(d.Method, Methods[0])
 		case ViaWasm:
 			d.Idempotent = true // a module has no effect outside
+		case ViaPipeline:
+			d.Idempotent = true // its steps are calls of their own
 		}
 	}
 	if len(d.Headers) == 0 {
@@ -331,6 +334,9 @@ func (d *Declared) setDefaults() {
 	}
 	if len(d.InputSchema) == 0 {
 		d.InputSchema = jsontext.Value(defaultInputSchema)
+	}
+	if d.Via == ViaPipeline {
+		return
 	}
 	d.Concurrency = cmp.Or(d.Concurrency, ConcurrencyDefault)
 	d.MaxResultBytes = d.ResultBytesMax()
@@ -370,7 +376,7 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 			}
 		}
 	} else {
-		choice("via", d.Via, ViaHTTP, ViaWasm)
+		choice("via", d.Via, declarable...)
 		choice("method", d.Method, Methods...)
 		for _, f := range declaredFields {
 			if via := cmp.Or(d.Via, ViaHTTP); f.via != "" && f.via != via && !isZero(f.target(d)) && slices.Contains(declarable, via) {
@@ -401,7 +407,9 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 			report("file", "%v", err)
 		}
 	}
-	if d.Kind != KindClient && d.Via != ViaWasm {
+	if d.Kind != KindClient && d.Via == ViaPipeline {
+		problems = append(problems, d.checkSteps()...)
+	} else if d.Kind != KindClient && d.Via != ViaWasm {
 		choice("identity", d.Identity, Identities...)
 		ofIdentity := func(name string) bool { return strings.HasPrefix(name, identityHeaderPrefix) || known(name) }
 		if err := cmp.Or(d.checkIdentity(d.URL, true), checkURL(withoutIdentity(d.URL), ofIdentity)); err != nil {
@@ -474,12 +482,14 @@ func isZero(target any) bool {
 		return len(*v) == 0
 	case *[]string:
 		return len(*v) == 0
+	case *[]PipelineStep:
+		return len(*v) == 0
 	}
 	return true
 }
 
 // declarable are the ways that users may declare.
-var declarable = []string{ViaHTTP, ViaWasm}
+var declarable = []string{ViaHTTP, ViaWasm, ViaPipeline}
 
 func isSHA256(text string) bool {
 	return len(text) == SHA256Digits && strings.Trim(text, "0123456789abcdef") == ""

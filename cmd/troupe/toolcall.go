@@ -179,6 +179,9 @@ func printToolRequest(w io.Writer, d *tools.Declared, input []byte) error {
 	if d.Kind == tools.KindClient {
 		return fmt.Errorf("tool %s: a device of the user performs a %s; this command has none", d.Name, tools.KindClient)
 	}
+	if d.Via == tools.ViaPipeline {
+		return fmt.Errorf("tool %s: a pipeline calls other tools, which this command does not: call them one by one", d.Name)
+	}
 	if d.Via == tools.ViaWasm {
 		_, err := fmt.Fprintf(w, "module %s\n%s\n", d.SHA256, input)
 		return err

@@ -84,6 +84,8 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	switch {
 	case d.Kind == tools.KindClient:
 		return refusedAnswer(actor.Refuse(actor.NoDevice, "tool %s: no active client", d.Name))
+	case d.Via == tools.ViaPipeline:
+		return d.Plan()
 	case d.Via == tools.ViaWasm:
 		return o.module(ctx, id, &op)
 	case d.Via != tools.ViaHTTP:
@@ -189,6 +191,9 @@ func (o *Outbound) PermitTool(d *tools.Declared) error { return o.config.PermitT
 // PermitTool returns an error unless the server has the module of a tool, or requests can be made of the
 // definition and its secrets may be sent to its URL.
 func (c *Config) PermitTool(d *tools.Declared) error {
+	if d.Via == tools.ViaPipeline {
+		return nil
+	}
 	if d.Via == tools.ViaWasm {
 		if c.Sandbox == nil {
 			return errNoSandbox

@@ -314,11 +314,20 @@ func (f *AgentFiles) checkReferences(program Program) {
 	}
 }
 
-// checkFallbacks adds a problem for each tool whose fallback does not take its arguments, and a warning for one whose
-// fallback is absent.
+// checkFallbacks adds a problem for each tool whose fallback does not take its arguments, or for a pipeline that does not
+// give the arguments of a step, and a warning for one that names a tool that is absent.
 func (f *AgentFiles) checkFallbacks(registry *tools.Registry) {
 	for i := range f.Tools {
 		d := &f.Tools[i].Declared
+		for n, step := range d.Steps {
+			if tool, ok := registry.Tool(step.Tool); ok {
+				if err := d.CheckStep(n, &tool); err != nil {
+					f.Problems = append(f.Problems, FileProblem{File: f.Tools[i].Path, Field: "steps", Text: err.Error()})
+				}
+			} else if !f.ofOthers(step.Tool) {
+				f.warn(f.Tools[i].Path, "steps", "no file here declares %s, and this program has no such tool; calls fail until it exists", step.Tool)
+			}
+		}
 		if d.Fallback == "" || f.ofOthers(d.Fallback) {
 			continue
 		}

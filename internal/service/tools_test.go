@@ -221,7 +221,13 @@ func TestToolFileOfGuide(t *testing.T) {
 	if _, err := agents.ReadToolTOML(module); err != nil || !ok || !closed {
 		t.Errorf("the file of a module: %v", err)
 	}
-	text += module
+	const list = "```toml\n[tool]\ntool_name = \"trip.book\"\n"
+	_, pipeline, ok := strings.Cut(string(page), list)
+	pipeline, _, closed = strings.Cut("[tool]\ntool_name = \"trip.book\"\n"+pipeline, "```")
+	if d, err := agents.ReadToolTOML(pipeline); err != nil || !ok || !closed || len(d.Steps) != 2 || d.Steps[1].From["place"] != "/1/id" {
+		t.Errorf("the file of a pipeline: %v %+v", err, d)
+	}
+	text += module + strings.ReplaceAll(pipeline, "[[tool.steps]]", "[tool.steps]")
 	for _, field := range tools.DeclaredFields() {
 		if !strings.Contains(text, "\n"+field+" = ") && !strings.Contains(text, "\n[tool."+field+"]") {
 			t.Errorf("the field %s is missing", field)
