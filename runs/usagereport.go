@@ -24,9 +24,14 @@ func DayOf(at actor.Time) Day { return Day(at / actor.Time(24*time.Hour)) }
 
 // ParseDay reads a day such as 2027-01-31, of the years 1970 to 2199.
 func ParseDay(text string) (Day, error) {
-	if len(text) == len("2027-01-31") && "1970" <= text[:4] && text[:4] <= "2199" {
-		if at, err := ParseTime(text + "T00:00:00.000000000Z"); err == nil {
+	const midnight = "T00:00:00.000000000Z"
+	if len(text) == len("2027-01-31") && strings.Trim(text[:4], "0123456789") == "" {
+		far := text[:4] < "1970" || "2199" < text[:4]
+		if at, err := ParseTime(text + midnight); err == nil && !far {
 			return DayOf(at), nil
+		}
+		if _, err := ParseTime("2000" + text[4:] + midnight); err == nil && far {
+			return 0, fmt.Errorf("%.40q: want a year from 1970 to 2199", text)
 		}
 	}
 	return 0, fmt.Errorf("%.40q: want a day in UTC such as 2027-01-31", text)

@@ -4,6 +4,7 @@ package runs
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +37,12 @@ func TestDay(t *testing.T) {
 	for _, bad := range []string{"", "2026-02-29", "2026-11-31", "30.11.2026", "2026-11-30T00:00:00Z", "1969-12-31", "2200-01-01", "2026-1-1"} {
 		if d, err := ParseDay(bad); err == nil {
 			t.Errorf("%q was read as %s", bad, d)
+		}
+	}
+	for text, want := range map[string]string{"2300-01-01": "want a year from 1970 to 2199", "9999-12-31": "want a year from 1970 to 2199", "0000-01-01": "want a year from 1970 to 2199", "1969-12-31": "want a year from 1970 to 2199",
+		"2026-02-30": "such as 2027-01-31", "2026-13-01": "such as 2027-01-31", "12026-01-01": "such as 2027-01-31", "yesterday": "such as 2027-01-31"} {
+		if _, err := ParseDay(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
 		}
 	}
 }

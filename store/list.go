@@ -36,7 +36,7 @@ func (r Rows) Runs(tenant string, f runs.Filter, before actor.CallID, limit int)
 	err := r.KV.ScanBack(runKey(tenant, first), to, func(key, value []byte) bool {
 		run, err := actor.ParseCallID(string(key[len(prefix):]))
 		for err == nil && len(newer) > 0 && newer[0].Run.Compare(run) > 0 {
-			if !l.add(newer[0]) {
+			if !l.add(&newer[0]) {
 				return false
 			}
 			newer = newer[1:]
@@ -53,9 +53,9 @@ func (r Rows) Runs(tenant string, f runs.Filter, before actor.CallID, limit int)
 			l.failure = fmt.Errorf("key %s: %w", key, err)
 			return false
 		}
-		return l.add(s)
+		return l.add(&s)
 	})
-	for err == nil && l.failure == nil && len(newer) > 0 && l.add(newer[0]) {
+	for err == nil && l.failure == nil && len(newer) > 0 && l.add(&newer[0]) {
 		newer = newer[1:]
 	}
 	if err := cmp.Or(l.failure, err); err != nil {
@@ -102,7 +102,7 @@ func (l *listing) readSession(of tenantSession, first, last actor.CallID) bool {
 		}
 	}
 	for i := range found {
-		if !l.add(found[i]) {
+		if !l.add(&found[i]) {
 			break
 		}
 	}
@@ -138,18 +138,18 @@ type listing struct {
 }
 
 // add adds a run if the filter selects it. It returns false if the page is complete.
-func (l *listing) add(s runs.Summary) bool {
+func (l *listing) add(s *runs.Summary) bool {
 	if len(l.page.All) >= l.limit || l.budget <= 0 {
 		l.page.Next = l.previous
 		return false
 	}
 	l.budget--
-	if l.isForgotten(s.Actor) {
+	if len(l.forgotten) > 0 && l.isForgotten(s.Actor) {
 		l.previous = s.Run
 		return true
 	}
-	if l.previous = s.Run; l.filter.Selects(&s) {
-		l.page.All = append(l.page.All, s)
+	if l.previous = s.Run; l.filter.Selects(s) {
+		l.page.All = append(l.page.All, *s)
 	}
 	return true
 }

@@ -389,6 +389,17 @@ func (m *Memory) Result(tenant string, run actor.CallID, seq uint64) ([]actor.Pa
 	return nil, nil
 }
 
+// Spendings implements Reader.
+func (m *Memory) Spendings(tenant string, f runs.Filter, before actor.CallID, each func(*runs.Summary)) (next actor.CallID, err error) {
+	page, err := m.Runs(tenant, runs.Filter{Since: f.Since, Until: f.Until, Calls: true, System: true}, before, ListedRowsMax)
+	for i := range page.All {
+		if len(page.All[i].Spent) > 0 {
+			each(&page.All[i])
+		}
+	}
+	return page.Next, err
+}
+
 // Runs implements Reader.
 func (m *Memory) Runs(tenant string, f runs.Filter, before actor.CallID, limit int) (runs.Page, error) {
 	from, to := f.Range()

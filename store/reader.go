@@ -37,6 +37,11 @@ type Reader interface {
 	// runs that are older than the argument before. If before is zero, it starts at the
 	// newest run. The work for a page is bounded for any filter.
 	Runs(tenant string, f runs.Filter, before actor.CallID, limit int) (runs.Page, error)
+	// Spendings calls the callback each for the runs of a tenant that were created in the time of a filter and spent
+	// something, newest first, with their ID, actor, user and Spent only. It reads at most ListedRowsMax runs, those
+	// before the argument before if that is not zero, and returns the run before which it continues, or zero. The
+	// summary is valid until each returns.
+	Spendings(tenant string, f runs.Filter, before actor.CallID, each func(*runs.Summary)) (next actor.CallID, err error)
 	// Blob returns a page of an actor's transcript, or a part that a page refers to.
 	Blob(id actor.ID, name actor.Hash) ([]byte, error)
 	// Tenants returns the tenants that may have sessions, sorted.

@@ -146,10 +146,12 @@ func BenchmarkUsage(b *testing.B) {
 	})
 	talk(b, n, "s-", 1000, 100)
 	today := runs.DayOf(actor.Time(time.Now().UnixNano()))
-	for b.Loop() {
+	reads, start := 0, processorTime(b)
+	for ; b.Loop(); reads++ {
 		page, err := command.Find(b.Context(), n, benchBy, command.UsageQuery{From: today - 1, To: today, By: runs.UsageColumns, Limit: 1000})
 		if err != nil || page.Total.Runs != 100_000 || page.Total.Answers != 100_000 || page.Total.Usage.Total == 0 {
 			b.Fatal(page.Total, err)
 		}
 	}
+	b.ReportMetric(float64(processorTime(b)-start)/float64(reads), "cpu-ns/op")
 }

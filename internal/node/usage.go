@@ -30,22 +30,23 @@ func (v View) Usage(q command.UsageQuery) (out command.Usage, err error) {
 		}
 	}
 	report := runs.NewUsageReport(q.By)
-	filter := runs.Filter{Since: q.From.Begin(), Until: (q.To + 1).Begin(), Calls: true, System: true}
-	read := 0
+	filter := runs.Filter{Since: q.From.Begin(), Until: (q.To + 1).Begin()}
+	read, full := 0, false
 	for _, tenant := range tenants {
-		err := v.eachPage(tenant, filter, func(all []runs.Summary) error {
-			if read += len(all); read > command.UsageRunsMax {
-				return actor.Refuse(actor.Invalid, "the days have more than %d runs: narrow from and to", command.UsageRunsMax)
+		for before := (actor.CallID{}); ; {
+			next, err := v.Log.Spendings(tenant, filter, before, func(s *runs.Summary) { full = !report.Add(s) || full })
+			switch {
+			case err != nil:
+				return out, err
+			case full:
+				return out, actor.Refuse(actor.Invalid, "the report has more than %d rows: narrow from and to, or group by less", runs.UsageRowsMax)
+			case !next.IsZero() && read >= command.UsageRunsMax-store.ListedRowsMax: // with those that were read
+				return out, actor.Refuse(actor.Invalid, "the days have more than %d runs: narrow from and to", command.UsageRunsMax)
 			}
-			for i := range all {
-				if !report.Add(&all[i]) {
-					return actor.Refuse(actor.Invalid, "the report has more than %d rows: narrow from and to, or group by less", runs.UsageRowsMax)
-				}
+			if before = next; before.IsZero() {
+				break
 			}
-			return nil
-		})
-		if err != nil {
-			return out, err
+			read += store.ListedRowsMax
 		}
 	}
 	var after *runs.UsageKey

@@ -292,6 +292,31 @@ func (x *trial) compareDue() {
 	}
 }
 
+func (x *trial) compareSpendings(tenant string, newest []runs.Summary) {
+	for _, f := range []runs.Filter{{}, {Since: 3_000_000_000}, {Until: 5_000_000_000}} {
+		var want, got []runs.Summary
+		for _, s := range newest {
+			if first, last := f.Range(); len(s.Spent) > 0 && s.Run.Compare(first) >= 0 && (last.IsZero() || s.Run.Compare(last) < 0) {
+				want = append(want, runs.Summary{Run: s.Run, Actor: s.Actor, User: s.User, Spent: s.Spent})
+			}
+		}
+		for before := (actor.CallID{}); ; {
+			next, err := x.store.Reader.Spendings(tenant, f, before, func(s *runs.Summary) {
+				got = append(got, runs.Summary{Run: s.Run, Actor: s.Actor, User: s.User, Spent: slices.Clone(s.Spent)})
+			})
+			if err != nil {
+				x.t.Fatalf("spendings of %s, %+v: %v", tenant, f, err)
+			}
+			if before = next; before.IsZero() {
+				break
+			}
+		}
+		if len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) {
+			x.t.Fatalf("spendings of %s, %+v:\ngot  %+v\nwant %+v", tenant, f, got, want)
+		}
+	}
+}
+
 func (x *trial) compareRuns(tenant string) {
 	newest := x.written.runs(tenant)
 	for _, f := range []runs.Filter{{}, {Calls: true}, {Calls: true, Agent: "a"}, {Calls: true, Status: runs.Done}, {Calls: true, Status: runs.PausedWaitingTool},
@@ -321,6 +346,7 @@ func (x *trial) compareRuns(tenant string) {
 			x.t.Fatalf("runs of %s before %s, %+v, in pages of %d:\ngot  %+v\nwant %+v", tenant, before, f, limit, got, want)
 		}
 	}
+	x.compareSpendings(tenant, newest)
 	for _, s := range newest {
 		want := store.RunOwner{Run: s.Run, Root: s.Root, Actor: s.Actor}
 		if got, ok, err := x.store.Reader.Run(tenant, want.Run); err != nil || !ok || got != want {
