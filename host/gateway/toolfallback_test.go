@@ -24,11 +24,14 @@ func TestToolInPlaceOfAnother(t *testing.T) {
 	if status, _, body := d.do("POST", "/v1/tools", `{"tool_name":"a.device","kind":"client_tool","fallback":"spare"}`); status != 201 {
 		t.Fatal(status, body)
 	}
+	if status, _, body := d.do("POST", "/v1/tools", `{"tool_name":"a.fatal","url":"`+s.URL+`/away","fallback":"spare","on_failure":"fail_run"}`); status != 201 {
+		t.Fatal(status, body)
+	}
 	send := func(tool string) (int, string) {
 		status, _, body := d.do("POST", "/v1/agents/buyer/messages", `{"content":"`+tool+` {\"n\":1}"}`)
 		return status, body
 	}
-	for _, tool := range []string{"a.spare", "a.device"} {
+	for _, tool := range []string{"a.spare", "a.device", "a.fatal"} {
 		before := s.count("/spare")
 		if status, body := send(tool); status != 200 || !strings.Contains(body, `{\"did\":{\"n\":1}}`) || s.count("/spare") != before+1 {
 			t.Errorf("%s: %d %s, %d calls", tool, status, body, s.count("/spare")-before)
