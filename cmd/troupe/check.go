@@ -33,7 +33,8 @@ type CheckCmd struct {
 func (CheckCmd) Help() string {
 	return `Reads every file and prints all errors as file:line:column: field: text. Warnings report a tool that
 neither a file nor this program has, a call to an undeclared agent, a call cycle, and an MCP server whose command is
-not found; with --config also a missing model, and an address of a model, agent, tool or MCP server that the server may not reach. For each agent and
+not found; with --config also a missing model, one without a price in a budget of money, a budget of an agent beyond that of the server,
+and an address of a model, agent, tool or MCP server that the server may not reach. For each agent and
 each of its tools that a file declares, shows the decision of the policy in --config and the rule that leads to it.
 
 With --config the values of flags, models and secrets are checked as serve does at its start, with variables of this
@@ -86,6 +87,7 @@ func (c *CheckCmd) Run(s streams) error {
 			files.CheckSecrets(&egress)
 			files.CheckMemory(config.Memory)
 			files.CheckBuiltin(config.Builtin)
+			files.CheckBudgets(config.Budget.Tree, config.Budget.Day, config.Budget.Ask, config.Models)
 			files.CheckModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
 		}
 		if serve.Ready {

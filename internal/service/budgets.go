@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// CheckBudgets adds a warning for each agent whose model has no price although a budget of money bounds its runs, and for each
+// whose own budget exceeds those of the server for the tree of a message and for a day of a user, nil if there is none. Ask
+// says that an operator is asked at the limit.
+func (f *AgentFiles) CheckBudgets(tree, day *actor.Purse, ask bool, models map[string]outbound.Model) {
+	effect := "is refused"
+	if ask {
+		effect = "waits for an operator"
+	}
+	for _, a := range f.Agents {
+		own := a.Spec.Budget
+		bound := ""
+		switch {
+		case own.Money != nil:
+			bound = "the budget of the agent"
+		case limitsMoney(tree):
+			bound = "tree_money in [budget]"
+		case limitsMoney(day):
+			bound = "user_money_per_day in [budget]"
+		}
+		if model := a.Spec.Model; bound != "" && a.Spec.HasModel() && !hasPrice(model, models) {
+			remedy := "set price_input and price_output in [models." + model + "]"
+			if model == upstream.ScriptName {
+				remedy = "bound tokens instead, or choose a model of the configuration"
+			}
+			f.warn(a.Path, "model", "%s bounds money, and model %s has no price, so each request to it %s; %s", bound, model, effect, remedy)
+		}
+		for _, limit := range []struct {
+			name  string
+			purse *actor.Purse
+		}{{"tree", tree}, {"user", day}} {
+			if limit.purse == nil {
+				continue
+			}
+			suffix := map[string]string{"tree": "", "user": "_per_day"}[limit.name]
+			if n := limit.purse.Tokens; own.Tokens != nil && n != actor.NoLimit && *own.Tokens > n {
+				f.warn(a.Path, "budget.tokens", "%d is more than %s_tokens%s in [budget], %d, which bounds the runs of this agent too", *own.Tokens, limit.name, suffix, n)
+			}
+			if n := limit.purse.Micros; own.Money != nil && n != actor.NoLimit {
+				if micros, err := actor.ParseMoney(*own.Money); err == nil && micros > n {
+					f.warn(a.Path, "budget.money", "%s is more than %s_money%s in [budget], %s, which bounds the runs of this agent too", actor.ShowMoney(micros), limit.name, suffix, actor.ShowMoney(n))
+				}
+			}
+		}
+	}
+}
+
+func limitsMoney(p *actor.Purse) bool { return p != nil && p.Micros != actor.NoLimit }
+
+// hasPrice reports whether a model has a price; true for one that the configuration does not have, which is reported elsewhere.
+func hasPrice(name string, models map[string]outbound.Model) bool {
+	m, ok := models[name]
+	price, err := m.Price()
+	return !ok && name != upstream.ScriptName || err != nil || price.Known
+}
