@@ -184,7 +184,7 @@ func (s accounts) granted(reply *actor.Reply, durable bool) bool {
 func (s accounts) giveBack(t *turn) {
 	c, act, rest := s.cell, s.act, t.run.Purse
 	switch {
-	case rest == nil, rest.Day == 0, !t.run.Call.IsRoot(), *rest == *rest.Empty():
+	case c.spending.Day == nil, rest == nil, rest.Day == 0, !t.run.Call.IsRoot(), *rest == *rest.Empty():
 		return
 	case !act.durable:
 		call := s.call(t.run, c.newCallID(), actor.OpReturn, rest)
