@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -258,5 +259,31 @@ func TestHeirsReturnPurse(t *testing.T) {
 	}
 	if !slices.ContainsFunc(n.cells[0].actors.ordered(), func(a *activation) bool { return a.id.Agent == "asker" && len(a.journal.Mail.Rows) == 0 }) {
 		t.Error("a row is left")
+	}
+}
+
+// What was not drawn is not returned, nor is nothing, nor anything to accounts that the configuration has no longer.
+func TestWhatIsNotReturned(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		before, after Spending
+		drawn         int64
+	}{
+		{"the run began without a budget of the day", Spending{Tree: tokens(100)}, Spending{Tree: tokens(100), Day: tokens(400)}, 0},
+		{"nothing is left", Spending{Day: tokens(200)}, Spending{Day: tokens(200)}, 50},
+		{"there is no budget of the day any longer", Spending{Day: tokens(400)}, Spending{}, 100},
+	} {
+		n := newDayNode(t, 1, tokens(400), nil, agent("thinker", thinking(1)))
+		n.spending = test.before
+		n.restart(1)
+		id := n.send("thinker", "go", of("anna"))
+		n.spending = test.after
+		n.restart(1)
+		n.advance(5 * time.Second)
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(50, 0) })
+		n.advance(time.Second)
+		if got := n.drawnBy("anna").Tokens; n.runs[id].Text != "ok" || got != test.drawn || n.eventCounts[history.Detach] != 0 {
+			t.Errorf("%s: %q, %d drawn, %d returns", test.name, n.runs[id].Text, got, n.eventCounts[history.Detach])
+		}
 	}
 }
