@@ -188,7 +188,6 @@ func (s accounts) giveBack(t *turn) {
 		return
 	case !act.durable:
 		call := s.call(t.run, c.newCallID(), actor.OpReturn, rest)
-		t.run.Purse = rest.Empty()
 		c.send(actor.EffectID{}, 1, act.id, call.To, t.durable(), t.durable(), actor.Request{Call: call})
 		return
 	case act.journal.HasHeirs(t.run), len(act.journal.Mail.Rows) >= store.PendingMax:

@@ -287,3 +287,25 @@ func TestWhatIsNotReturned(t *testing.T) {
 		}
 	}
 }
+
+// Returns that nobody takes are bounded, as are the detached calls of an actor.
+func TestReturnsAreBounded(t *testing.T) {
+	n := newDayNode(t, 1, tokens(1_000_000), tokens(60), agent("thinker", thinking(1)))
+	n.drop = func(env actor.Envelope) bool {
+		r, ok := env.Body.(actor.Request)
+		return ok && r.Call.Operation == actor.OpReturn
+	}
+	for range store.PendingMax + 3 {
+		n.send("thinker", "go", of("anna"))
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(50, 0) })
+		n.external = nil
+	}
+	if rows := len(n.journalOf(actor.ID{Tenant: "anna", Agent: "thinker", Key: actor.DefaultKey}).Mail.Rows); rows != store.PendingMax {
+		t.Errorf("%d rows, want %d", rows, store.PendingMax)
+	}
+	n.drop = nil
+	n.advance(2 * time.Minute)
+	if got := n.drawnBy("anna").Tokens; got != 50*(store.PendingMax+3)+3*10 { // three kept what they had left
+		t.Errorf("%d drawn", got)
+	}
+}
