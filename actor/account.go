@@ -20,9 +20,9 @@ const (
 const MediaPurse = "application/vnd.troupe.purse"
 
 // Draw takes what is left of the budget of a day, at most the amount that is wanted, and returns it. A tree that began on
-// an earlier day than the last draw draws from the later one.
+// the day before the last draw draws from the later one. If the last draw was later than that, a clock was ahead.
 func (a *Account) Draw(want, budget *Purse) *Purse {
-	if want.Day > a.Drawn.Day {
+	if want.Day > a.Drawn.Day || want.Day < a.Drawn.Day-1 {
 		a.Drawn = Purse{Day: want.Day}
 	}
 	take := func(drawn *int64, want, budget int64) int64 {

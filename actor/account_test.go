@@ -28,6 +28,8 @@ func TestAccount(t *testing.T) {
 		{"the next day", of(8, 60, 5), nil, of(8, 60, 5), 60, 8},
 		{"the rest of the day before", nil, of(7, 20, 0), nil, 60, 8},
 		{"a tree that began the day before", of(7, 10, 5), nil, of(8, 10, 5), 70, 8},
+		{"a clock was ahead", of(400, 1, 0), nil, of(400, 1, 0), 1, 400},
+		{"and is no longer", of(8, 70, 5), nil, of(8, 70, 5), 70, 8},
 		{"more than was drawn", nil, of(8, 1000, 0), nil, 0, 8},
 	} {
 		if step.rest != nil {

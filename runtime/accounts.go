@@ -9,6 +9,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Accounts. If there is a budget for a user and a day, a run that begins a tree draws the purse of the tree from the
@@ -17,13 +18,13 @@ import (
 // the run, so a draw that is repeated after a crash is granted once. Within the tree the purse is divided as any other.
 //
 // What is drawn and not returned counts as spent until the day ends: the purse of a tree that waits for a person,
-// what a run leaves to the turns for its detached calls, and the purse of a run that ends while it is being drawn.
+// what a run leaves to the turns for its detached calls, the purse of a run that ends while it is being drawn, and what a message returns that is lost and that nothing repeats.
 
 const (
 	// dayPart is the part of the budget of a day that a tree draws if nothing else limits it.
 	dayPart = 4
-	// drawTimeout bounds one attempt of a draw. It is repeated until the run expires.
-	drawTimeout = time.Minute
+	// returnTime is the time within which a return is repeated, and for which the account remembers it.
+	returnTime = time.Hour
 )
 
 // accounts draws the purses of the runs of an actor.
@@ -77,7 +78,8 @@ func (s accounts) drawn() bool {
 		return true
 	}
 	next, ok := act.mailbox.Peek()
-	if !ok {
+	delivered := mail{c, act}.waiting() != nil
+	if !ok || delivered && act.overtaken {
 		return true
 	}
 	run := act.journal.Run(next.Call)
@@ -91,7 +93,8 @@ func (s accounts) drawn() bool {
 		}
 		s.request(run)
 	}
-	return false
+	act.overtaken = delivered // the turn of an outcome has its purse, and goes first
+	return delivered
 }
 
 // draws reports whether a run that has not begun has to draw its purse.
@@ -107,17 +110,16 @@ func (s accounts) request(run *store.Run) {
 	d.backoff = min(2*d.backoff, resendBackoffMax)
 	want := *run.Purse
 	want.Day = actor.DayOf(run.At)
-	call := s.call(run, drawID(run.Call.ID), actor.OpDraw, &want)
-	call.Left, call.Attempt = min(run.Clock.Remaining(c.now), drawTimeout), d.attempt
+	call := s.call(&run.Call, drawID(run.Call.ID), actor.OpDraw, &want)
+	call.Left, call.Attempt = run.Clock.Remaining(c.now), d.attempt // the account remembers its answer for longer than this
 	durable := s.act.durableRun(run.Call.ID)
 	c.send(actor.EffectID{Run: run.Call.ID}, d.attempt, s.act.id, call.To, durable, durable, actor.Request{Call: call})
 }
 
 // call returns a call of the account.
-func (s accounts) call(by *store.Run, id actor.CallID, operation string, amount *actor.Purse) actor.Call {
-	run := &by.Call
+func (s accounts) call(run *actor.Call, id actor.CallID, operation string, amount *actor.Purse) actor.Call {
 	return actor.Call{ID: id, Root: run.Root, Parent: run.ID, To: accountOf(s.act.id.Tenant), Operation: operation, Chain: run.Path(), Kind: actor.Waiting, Lane: run.Lane,
-		Left: drawTimeout, Attempt: 1, Principal: run.Principal, Origin: actor.Agent, Project: run.Project, Purse: amount, Stamp: s.cell.nextStamp(by)}
+		Left: returnTime, Attempt: 1, Principal: run.Principal, Origin: actor.Agent, Project: run.Project, Purse: amount, Stamp: s.cell.nextStamp(&store.Run{Call: *run})}
 }
 
 // due returns the time of the next attempt of the draw.
@@ -180,25 +182,45 @@ func (s accounts) granted(reply *actor.Reply, durable bool) bool {
 	return false
 }
 
-// giveBack returns the rest of the purse of a turn that ends, unless turns for its detached calls still need it.
+// giveBack returns the rest of the purse of a turn that ends, unless turns for its detached calls still need it. A reminder
+// keeps a part. What a person has added is spent first: no more is returned than the run began with.
 func (s accounts) giveBack(t *turn) {
 	c, act, rest := s.cell, s.act, t.run.Purse
-	switch {
-	case c.spending.Day == nil, rest == nil, rest.Day == 0, !t.run.Call.IsRoot(), *rest == *rest.Empty():
-		return
-	case !act.durable:
-		call := s.call(t.run, c.newCallID(), actor.OpReturn, rest)
-		c.send(actor.EffectID{}, 1, act.id, call.To, t.durable(), t.durable(), actor.Request{Call: call})
-		return
-	case act.journal.HasHeirs(t.run), len(act.journal.Mail.Rows) >= store.PendingMax:
+	if c.spending.Day == nil || rest == nil || rest.Day == 0 || !t.run.Call.IsRoot() {
 		return
 	}
-	p := store.Pending{Call: s.call(t.run, c.newCallID(), actor.OpReturn, rest), Tool: actor.AccountAgent, At: c.now, Late: true, Silent: true}
-	p.Call.Kind, p.Call.Left = actor.Detached, c.limits.AgentCallTimeoutMax
+	heirs := act.durable && act.journal.HasHeirs(t.run)
+	if heirs {
+		rest = rest.Less(rest.Part(keptPart, nil))
+	}
+	if !isDelivered(&t.run.Call) {
+		rest = rest.Capped(t.run.Call.Purse)
+	}
+	full := act.durable && len(act.journal.Mail.Rows) >= store.PendingMax
+	switch {
+	case heirs && (full || !act.journal.OnlyReminds(t.run, tools.Remind)), *rest == *rest.Empty():
+		return
+	case full, !act.durable:
+		s.giveBackOnce(&t.run.Call, rest, t.durable())
+		return
+	}
+	p := store.Pending{Call: s.call(&t.run.Call, c.newCallID(), actor.OpReturn, rest), Tool: actor.AccountAgent, At: c.now, Late: true, Silent: true}
+	p.Call.Kind = actor.Detached
 	p.Clock = actor.NewClock(c.now, p.Call.Left+lateGrace)
 	act.record(c, store.Detached{Pending: p}, store.Shown{})
 	c.emit(history.Event{Kind: history.Detach, Actor: act.id, Epoch: act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left, What: history.Silent})
 	mail{c, act}.request(&p)
+}
+
+// giveBackOnce returns the rest of a purse that nobody needs any longer, such as that of a callee whose asker has no turn for its answer.
+// Nothing repeats it: if the message is lost, the rest counts as spent.
+func (s accounts) giveBackOnce(of *actor.Call, rest *actor.Purse, durable bool) {
+	if s.cell.spending.Day == nil || rest == nil || rest.Day == 0 || *rest == *rest.Empty() {
+		return
+	}
+	call := s.call(of, s.cell.newCallID(), actor.OpReturn, rest)
+	call.Chain = []actor.ID{s.act.id} // of may be a call of a callee
+	s.cell.send(actor.EffectID{}, 1, s.act.id, call.To, durable, durable, actor.Request{Call: call})
 }
 
 // isReturn reports whether a row returns the rest of a purse. No agent has made it, and none sees it.

@@ -13,7 +13,9 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -46,14 +48,14 @@ func (n *node) drawnBy(tenant string) actor.Purse {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	for _, item := range j.ActorState {
-		p, err := actor.DecodePurse(item.Value)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		return *p
+	if len(j.ActorState) == 0 {
+		return actor.Purse{}
 	}
-	return actor.Purse{}
+	p, err := actor.DecodePurse(j.ActorState[0].Value)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return *p
 }
 
 // newDayNode returns a node with a budget of tokens for a user and a day.
@@ -146,7 +148,7 @@ func TestBudgetOfDayIsNamed(t *testing.T) {
 		return actor.Complete(actor.Text(answers[0][0].Refusal.Detail)), nil
 	}))
 	id := n.send("thinker", "go", of("anna"))
-	if got := n.runs[id].Text; !strings.HasSuffix(got, "up to 50 tokens, and 10 are left of the budget of the run; max_tokens of the agent or model bounds its answers; it is a part of the budget of its user for 2023-11-14 (UTC)") {
+	if got := n.runs[id].Text; !strings.HasSuffix(got, "up to 50 tokens, and 10 are left of the budget of the run, the least of its agent's, its message's and what its user had left for 2023-11-14 (UTC); max_tokens of the agent or model bounds its answers") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -307,5 +309,148 @@ func TestReturnsAreBounded(t *testing.T) {
 	n.advance(2 * time.Minute)
 	if got := n.drawnBy("anna").Tokens; got != 50*(store.PendingMax+3)+3*10 { // three kept what they had left
 		t.Errorf("%d drawn", got)
+	}
+}
+
+// reminding sets a reminder for a message "go", asks a model, and answers other messages.
+func reminding(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+	if len(answers) == 0 && actor.TextOf(b.Call.Parts) == "go" {
+		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskTool, Name: tools.Remind, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"text":"x","after":3600000}`)}}},
+			{Kind: actor.AskModel, Name: "m", PromptTokens: 10, AnswerTokens: 40, Body: []byte("{}")}}}, nil
+	}
+	text := "ok"
+	if len(answers) > 0 {
+		text = detachedText(answers[0][0])
+	}
+	return actor.Complete(actor.Text(text)), nil
+}
+
+// What is left for turns that never come, or come later, can be drawn again.
+func TestRestComesBack(t *testing.T) {
+	call := `{"agent":"thinker","input":{},"skill":"x"`
+	failing := func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return thinking(1)(b, answers)
+		}
+		return actor.Action{}, actor.Refuse(actor.Unavailable, "no")
+	}
+	for _, test := range []struct {
+		name    string
+		asker   script
+		thinker script
+		message string
+		then    func(n *node)
+		want    int64 // drawn; 7 for each request
+	}{
+		{"a silent call", sending(), thinking(1), call + `,"timeoutSeconds":0}`, nil, 7},
+		{"a late answer", sending(), thinking(1), call + `,"timeoutSeconds":1}`, func(n *node) { n.advance(5 * time.Second) }, 7},
+		{"a callee that fails", sending(), failing, call + "}", nil, 7},
+		{"outcomes of which one turn reads all", sending(), thinking(1), strings.Replace(call, "thinker", "thinker/a", 1) + "}\n" + strings.Replace(call, "thinker", "thinker/b", 1) + "}", nil, 14},
+		{"a reminder keeps a part", reminding, nil, "go", func(n *node) { n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) }) }, 7 + 49},
+		{"one that is cancelled does not", reminding, nil, "go", func(n *node) {
+			n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) })
+			row := n.journalOf(actor.ID{Tenant: "anna", Agent: "asker", Key: "s-1"}).Mail.Rows[0].Call.ID
+			n.send("asker/s-1", "", of("anna"), func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpCancelReminder, row })
+		}, 7},
+		{"nor one of a session that is deleted", reminding, nil, "go", func(n *node) {
+			n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) })
+			n.step(n.cells[0], Forget{Session{"anna", "s-1"}})
+			n.drain()
+		}, 7},
+	} {
+		agents := []actor.Definition{agent("asker", test.asker, func(d *actor.Definition) { d.Coalesce = true })}
+		if test.thinker != nil {
+			agents = append(agents, agent("thinker", test.thinker))
+		}
+		n := newDayNode(t, 1, tokens(1600), nil, agents...)
+		n.send("asker/s-1", test.message, of("anna"))
+		if test.then != nil {
+			test.then(n)
+		}
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) })
+		n.advance(10 * time.Minute)
+		if got := n.drawnBy("anna").Tokens; got != test.want {
+			t.Errorf("%s: %d drawn, want %d", test.name, got, test.want)
+		}
+	}
+}
+
+// What a run has spent beyond its purse is charged, also if turns for reminders follow.
+func TestDebtIsInherited(t *testing.T) {
+	n := newDayNode(t, 1, tokens(1000), tokens(100), agent("asker", reminding))
+	total := 0
+	for i := range 20 {
+		n.send(fmt.Sprint("asker/", i), "go", of("anna"))
+		total += 300 * n.answerModels(func(int, externalCall) actor.Answer { return spent(300, 0) })
+		n.external = nil
+		n.advance(time.Minute)
+	}
+	if got := n.drawnBy("anna").Tokens; total != 1200 || got != 1200 { // the fourth began with 100 left
+		t.Errorf("%d spent, %d drawn", total, got)
+	}
+}
+
+// What a person adds to one run frees nothing that others have drawn.
+func TestRaiseFreesNoOthers(t *testing.T) {
+	n := newDayNode(t, 1, tokens(400), tokens(100), agent("thinker", thinking(3)))
+	n.spending.Ask = true
+	n.restart(1)
+	all := func() {
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(40, 0) })
+		n.external = nil
+	}
+	for i := range 4 {
+		n.send(fmt.Sprint("thinker/", i), "go", func(c *actor.Call) { c.Left = time.Hour })
+		all()
+	}
+	n.raising(n.pending()[0], `,"raise":{"tokens":5000}`)
+	all()
+	if got := n.drawnBy(actor.DefaultTenant).Tokens; got != 300 || len(n.pending()) != 3 { // the run itself has spent of the addition alone
+		t.Errorf("%d drawn, %d wait", got, len(n.pending()))
+	}
+}
+
+// A node that is down for minutes grants a draw once, and takes a return.
+func TestAccountsOutlastDowntime(t *testing.T) {
+	for _, lost := range []string{"answers", actor.OpReturn} {
+		n := newDayNode(t, 2, tokens(400), nil, agent("thinker", thinking(1)))
+		n.drop = func(env actor.Envelope) bool {
+			_, isReply := env.Body.(actor.Answered)
+			r, isRequest := env.Body.(actor.Request)
+			return lost == "answers" && isReply && env.To.Tenant == "anna" || isRequest && r.Call.Operation == lost
+		}
+		n.send("thinker/a", "go", of("anna"), func(c *actor.Call) { c.Left = time.Hour })
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) })
+		n.now = n.now.Add(10 * time.Minute)
+		n.drop = func(env actor.Envelope) bool {
+			r, ok := env.Body.(actor.Request)
+			return ok && r.Call.Operation == actor.OpDraw
+		}
+		n.restart(2)
+		n.drain()
+		n.drop = nil
+		n.send("thinker/b", "go", of("anna"))
+		n.advance(30 * time.Second)
+		n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) })
+		n.advance(time.Minute)
+		if got := n.drawnBy("anna").Tokens; got != 14 {
+			t.Errorf("%s: %d drawn", lost, got)
+		}
+	}
+}
+
+// While the account is away, the turns of outcomes go on: they have their purse.
+func TestOutcomesDoNotWaitForAccounts(t *testing.T) {
+	n := newDayNode(t, 1, tokens(1600), nil, agent("asker", sending()), agent("thinker", thinking(1)))
+	n.send("asker", `{"agent":"thinker","input":{},"skill":"x"}`, of("anna"))
+	n.drop = func(env actor.Envelope) bool {
+		r, ok := env.Body.(actor.Request)
+		return ok && r.Call.Operation == actor.OpDraw
+	}
+	n.send("asker", "next", of("anna"))
+	n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) })
+	n.advance(time.Second)
+	if runs := n.journalOf(actor.ID{Tenant: "anna", Agent: "asker", Key: actor.DefaultKey}).Runs; len(runs) != 1 || isDelivered(&runs[0].Call) {
+		t.Errorf("%d runs are open", len(runs))
 	}
 }

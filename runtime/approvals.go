@@ -103,7 +103,9 @@ func (s received) decide() *actor.Refusal {
 			return refusal
 		}
 	case given != nil:
-		return actor.Refuse(actor.Invalid, "raise: the approval is of a tool call, not of a budget")
+		refusal := actor.Refuse(actor.Invalid, "raise: the approval is of a tool call, not of a budget")
+		refusal.Field = "raise"
+		return refusal
 	default:
 		changed = toolCalls{c, t}.recheck(i)
 	}
@@ -123,6 +125,9 @@ func (s received) decide() *actor.Refusal {
 	default:
 		toolCalls{c, t}.resolve(i, runs.ApprovalStatusRejected, 0, d.Reason, nil, by)
 		rejected := "a person rejected the call"
+		if budget {
+			rejected = "a person rejected a larger budget"
+		}
 		if d.Reason != "" {
 			rejected += ": " + d.Reason
 		}
@@ -175,6 +180,9 @@ func (s toolCalls) expired(i int) {
 	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Parent: t.run.Call.ID, What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i)})
 	refusal := &actor.Refusal{Reason: actor.Deadline, Operation: "approve " + a.Out().Name, Timeout: a.Clock.Left,
 		Detail: "nobody decided about the call of " + a.Out().Name + " in " + a.Clock.Left.String()}
+	if isBudget(a) {
+		refusal.Detail = "nobody decided about a larger budget for a request to model " + a.Out().Name + " in " + a.Clock.Left.String()
+	}
 	s.expire(i, "nobody decided in time")
 	t.answerResult(c, i, actor.Answer{Refusal: refusal.Fit()})
 }

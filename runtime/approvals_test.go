@@ -509,3 +509,33 @@ func TestApprovalsOfAUserAreBounded(t *testing.T) {
 	n.decide(all[i], false)
 	n.want(send("mallory", ApprovalsPerUserMax+2), "nothing")
 }
+
+// No other tool is named in place of one that a crash has repeated: the earlier attempt may have been performed.
+func TestRepeatedToolHasNoFallback(t *testing.T) {
+	tool := pay
+	tool.Policy, tool.Idempotent = "", true
+	for _, crash := range []bool{false, true} {
+		field := "none"
+		n := newNode(t, 1, agent("payer", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) > 0 {
+				field = answers[0][0].Refusal.Field
+			}
+			return using("payments.transfer", `{"amount":1}`)(b, answers)
+		}))
+		n.tools = declared(tool)
+		n.restart(1)
+		n.send("payer", "go")
+		if crash {
+			n.restart(1)
+			n.advance(time.Second)
+		}
+		n.sendOutcome(n.external[0], actor.Answer{Refusal: &actor.Refusal{Reason: actor.Unavailable, Detail: "away", Field: actor.FallbackField + "other"}})
+		want := actor.FallbackField + "other"
+		if crash {
+			want = ""
+		}
+		if field != want {
+			t.Errorf("crash %v: got the field %q, want %q", crash, field, want)
+		}
+	}
+}

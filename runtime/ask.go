@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
@@ -319,6 +320,10 @@ func (c *Cell) outcome(in Outcome) {
 				return
 			}
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)
+			if r := answer.Refusal; r != nil && strings.HasPrefix(r.Field, actor.FallbackField) && t.run.Last()[i].Attempt > 1 { // an earlier attempt may have been performed
+				alone := *r
+				alone.Field, answer.Refusal = "", &alone
+			}
 			if t.run.Last()[i].Out().Kind == actor.AskModel {
 				answer = t.resolveTargets(c, answer)
 			}

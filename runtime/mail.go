@@ -415,12 +415,16 @@ func (m mail) answered(reply *actor.Reply) bool {
 	var purse *actor.Purse
 	if reply.Refusal != nil {
 		message = contract.SkillError(correlation(&row), reply.Refusal)
+		if s := m.act.rows[reply.Call]; s != nil && s.attempt == 1 && !m.cell.remote || reply.Refusal.RetryAfter == 0 && reply.Refusal.Reason != actor.NotFound { // see activation.answered
+			purse = reply.Purse
+		}
 	} else {
 		r := contract.ReadSkill(actor.TextOf(reply.Parts), reply.Warnings...)
 		message, budget, purse = r.Encode(correlation(&row)), min(reply.Budget, row.Call.Budget), reply.Purse
 	}
 	if row.Late {
 		m.end(&row, reply.Status, what, message)
+		accounts(m).giveBackOnce(&row.Call, purse, true)
 	} else {
 		m.settle(&row, what, message, 0, budget, purse)
 	}
@@ -480,6 +484,7 @@ func (m mail) cancelReminder(call *actor.Call) *actor.Refusal {
 		row := *p
 		m.act.record(c, store.Late{Call: row.Call.ID, At: c.now, Response: contract.CancelledReminder(correlation(&row), actor.TextOf(row.Call.Parts)), Left: cancelledKept}, store.Shown{})
 		c.emit(history.Event{Kind: history.Late, Actor: m.act.id, Epoch: m.act.epoch, Call: row.Call.ID, Parent: row.Call.Parent, Peer: row.Call.To, What: history.Cancelled})
+		accounts{c, m.act}.giveBackOnce(&row.Call, row.Purse, true)
 	}
 	m.act.recordOutcome(c, call, &actor.Reply{Call: call.ID, Run: call.ID, Status: actor.Succeeded, Budget: call.Budget}, true)
 	return nil
@@ -570,5 +575,10 @@ func (m mail) queue() (all []*store.Run) {
 func (m mail) discard() {
 	for _, p := range m.act.journal.Mail.Rows {
 		m.end(&p, 0, "discarded", nil)
+		if rest := p.Purse; isReturn(&p) {
+			accounts(m).giveBackOnce(&p.Call, p.Call.Purse, true)
+		} else if !p.Late {
+			accounts(m).giveBackOnce(&p.Call, rest, true)
+		}
 	}
 }

@@ -90,8 +90,11 @@ func (v *env) measurePlanned(agent string, ask *actor.Ask, answer *actor.Answer)
 	}
 }
 
-// measureRun measures an ended run.
+// measureRun measures an ended run, unless its agent is a part of the runtime.
 func (v *env) measureRun(agent string, run *store.Run, reply *actor.Reply) {
+	if actor.IsSystemAgent(agent) {
+		return
+	}
 	m := Measure{Kind: MeasureRun, Name: agent, Took: max(v.now.Sub(run.At), 0)}
 	if reply.Refusal != nil {
 		m.Reason = reply.Refusal.Reason

@@ -106,14 +106,14 @@ func (s purses) plan(a *store.Asked, out *actor.Ask) *actor.Refusal {
 	return nil
 }
 
-// most returns the most that the answer to a request can cost, in the kinds that the purse limits. It reports false if the model has no price
-// and the purse limits money.
+// most returns the most that the answer to a request can cost, in the kinds that the purse limits. It reports false if the purse limits money
+// and the model has no price. A model that is not in the configuration costs nothing: it is built in, or does not exist.
 func (s purses) most(out *actor.Ask) (need actor.Purse, priced bool) {
 	prompt, answer := out.PromptTokens, out.AnswerTokens
 	if prompt == 0 {
 		prompt = upstream.PromptTokens(len(out.Body))
 	}
-	cost := s.cell.spending.Models[out.Name]
+	cost, known := s.cell.spending.Models[out.Name]
 	answer = cmp.Or(answer, cost.AnswerTokens, AnswerTokensDefault)
 	prompt, answer = min(max(prompt, 0), tokensMost), min(max(answer, 0), tokensMost)
 	need = actor.Purse{Tokens: actor.NoLimit, Micros: actor.NoLimit}
@@ -123,7 +123,7 @@ func (s purses) most(out *actor.Ask) (need actor.Purse, priced bool) {
 	if s.turn.purse.Micros != actor.NoLimit {
 		need.Micros = cost.Price.Worst(prompt, answer)
 	}
-	return need, cost.Price.Known || s.turn.purse.Micros == actor.NoLimit
+	return need, cost.Price.Known || !known || s.turn.purse.Micros == actor.NoLimit
 }
 
 // answerBound returns the maximum of tokens of an answer that was taken from a purse.
@@ -146,11 +146,11 @@ func (s purses) missing(model string, need actor.Purse, priced bool) string {
 	if left := s.turn.purse.Micros; need.Micros != actor.NoLimit && need.Micros > left {
 		all = append(all, fmt.Sprintf("up to %s, and %s is left", s.money(need.Micros), s.money(max(left, 0))))
 	}
-	why := fmt.Sprintf("the request to model %s may take %s of the budget of the run; max_tokens of the agent or model bounds its answers", model, strings.Join(all, "; "))
+	least := "the least of its agent's and its message's"
 	if day := s.turn.purse.Day; day != 0 {
-		why += fmt.Sprintf("; it is a part of the budget of its user for %s (UTC)", runs.Day(day-1))
+		least = fmt.Sprintf("the least of its agent's, its message's and what its user had left for %s (UTC)", runs.Day(day-1))
 	}
-	return why
+	return fmt.Sprintf("the request to model %s may take %s of the budget of the run, %s; max_tokens of the agent or model bounds its answers", model, strings.Join(all, "; "), least)
 }
 
 func (s purses) money(micros int64) string {

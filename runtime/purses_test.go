@@ -437,3 +437,15 @@ func TestNobodyIsAsked(t *testing.T) {
 		t.Errorf("%d wait", got)
 	}
 }
+
+// A model that the configuration does not have needs no price.
+func TestUnknownModelNeedsNoPrice(t *testing.T) {
+	n := newNode(t, 1, agent("thinker", thinking(1)))
+	n.spending = Spending{Tree: micros(10), Models: map[string]ModelCost{"other": {}}, Ask: true}
+	n.restart(1)
+	id := n.send("thinker", "go")
+	n.answerModels(func(int, externalCall) actor.Answer {
+		return actor.Answer{Refusal: actor.Refuse(actor.ModelNotFound, "unknown model")}
+	})
+	n.want(id, "ModelNotFound")
+}

@@ -29,7 +29,7 @@ func (s *judgedStep) checkMeasures() {
 	}
 	for i := range s.ready.Events {
 		switch e := &s.ready.Events[i]; {
-		case e.Kind == history.Reply:
+		case e.Kind == history.Reply && !actor.IsSystemAgent(e.Actor.Agent):
 			want[runtime.MeasureRun]++
 			wantRuns = append(wantRuns, endedRun{e.Actor.Agent, e.Reason})
 		case e.Kind == history.Cancel, e.Kind == history.Answer && e.What == "call":

@@ -183,12 +183,29 @@ func (j *Journal) heirs(run actor.CallID) (all []heir) {
 // none of it to its caller.
 func (j *Journal) HasHeirs(run *Run) bool { return len(j.heirs(run.Call.ID)) > 0 }
 
+// OnlyReminds reports whether all heirs of a run are the turns of reminders, which the given tool makes.
+func (j *Journal) OnlyReminds(run *Run, tool string) bool {
+	own := 0
+	for i := range j.Mail.Rows {
+		if p := &j.Mail.Rows[i]; p.Call.Parent == run.Call.ID && !p.Late && p.Tool == tool {
+			own++
+		}
+	}
+	return own == len(j.heirs(run.Call.ID))
+}
+
 // bequeath divides the budget and the purse of a run that ends.
 func (j *Journal) bequeath(run *Run) {
 	heirs := j.heirs(run.Call.ID)
-	for _, h := range heirs {
+	part, first := run.Purse.Part(len(heirs), nil), run.Purse
+	for i, h := range heirs {
 		*h.budget += run.Budget / uint32(len(heirs))
-		*h.purse = (*h.purse).Plus(run.Purse.Part(len(heirs), nil))
+		if i > 0 {
+			*h.purse, first = (*h.purse).Plus(part), first.Less(part)
+		}
+	}
+	if len(heirs) > 0 { // with what cannot be divided: the remainder, or a debt
+		*heirs[0].purse = (*heirs[0].purse).Plus(first)
 	}
 }
 

@@ -449,7 +449,7 @@ func (u UserFlags) validateOne() error {
 // ApprovalsApproveCmd approves a tool call.
 type ApprovalsApproveCmd struct {
 	DecideFlags
-	RaiseTokens int64   `placeholder:"N" help:"Tokens to add to a budget; default: as many again as it had."`
+	RaiseTokens int64   `placeholder:"N" help:"Tokens to add to a budget; default: as many as a message has by the configuration."`
 	RaiseMoney  float64 `placeholder:"AMOUNT" help:"Money to add to a budget, in the currency of the server."`
 }
 

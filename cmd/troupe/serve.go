@@ -35,7 +35,7 @@ import (
 
 // ServeCmd runs a node with a gateway until it receives a signal.
 type ServeCmd struct {
-	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits, memory, agent_call, auth, approvals, budget, chat, otel, policy, policy_default, prices, record and webhook."`
+	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits, memory, agent_call, auth, approvals, budget, builtin, chat, otel, policy, policy_default, prices, record and webhook."`
 	Data    string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
 	Listen  string        `env:"TROUPE_LISTEN" default:"${listen}" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`

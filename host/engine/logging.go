@@ -94,7 +94,7 @@ func (c *cell) logNotices(entries []store.Entry) {
 			attrs := []any{"actor", e.Actor.String(), "run", ev.Run.String()}
 			switch {
 			case ev.Type == runs.ApprovalCreated:
-				log.Info("an approval waits: `troupe approvals list` shows it", append(attrs, "tool", ev.Name, "approval", ev.Approval, "until", runs.FormatTime(ev.Until))...)
+				log.Info("an approval waits: `troupe approvals list --user '*'` shows it", append(attrs, "tool", ev.Name, "approval", ev.Approval, "until", runs.FormatTime(ev.Until))...)
 			case ev.Type == runs.ApprovalExpired:
 				log.Warn("an approval has expired without a decision", append(attrs, "tool", ev.Name, "approval", ev.Approval)...)
 			case ev.Refusal != nil && ev.Refusal.Reason == actor.Unknown:

@@ -391,6 +391,13 @@ func (c *catalogSync) openDefinitions(ctx context.Context, input []byte) tools.R
 	return tools.JSON(agents.EncodeOpen(open))
 }
 
+// registered returns a tool of this node.
+func (c *catalogSync) registered(name string) (tools.Tool, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.catalog.Registry.Tool(name)
+}
+
 // declaredTools returns the declared tools, sorted by name.
 func (c *catalogSync) declaredTools() []agents.DeclaredTool {
 	c.mu.Lock()

@@ -64,7 +64,14 @@ func (c *catalogSync) checkMade(maker *agents.Spec, tool string, input []byte) *
 	if err != nil {
 		return nil // the registry refuses it
 	}
-	return spec.CheckMade(maker)
+	return spec.CheckMade(maker, func(name string) bool {
+		t, ok := c.registered(name)
+		if !ok {
+			return false
+		}
+		before, after := c.own.Policy().Possible(caller, &t), c.own.Policy().Possible(tools.Caller{Agent: spec.ID}, &t)
+		return !slices.Equal(before, after) && slices.ContainsFunc(before, func(v tools.Verdict) bool { return v.Decision != runs.Allow })
+	})
 }
 
 func agentsList(_ context.Context, c *Commands, by *engine.ToolCall, input []byte) ([]byte, error) {

@@ -135,10 +135,11 @@ func TestAgentsAreListedAndShown(t *testing.T) {
 // With a rule that allows it, an agent makes agents for its user as a client with a key of the user would, and deletes those alone.
 func TestAgentsAreMadeForTheirUser(t *testing.T) {
 	data, all := filepath.Join(t.TempDir(), "data"), []string{tools.AgentsCreate, tools.AgentsDelete, tools.AgentsShow}
-	rules := []tools.Rule{{Tool: "agents_*", Agent: "builder*", Decision: "allow"}, {Tool: tools.AgentsCreate, Agent: "blocked", Decision: "block"}}
+	rules := []tools.Rule{{Tool: tools.AgentsShow, Agent: "builder-4", Decision: "require_approval"}, {Tool: "agents_*", Agent: "builder*", Decision: "allow"}, {Tool: tools.AgentsCreate, Agent: "blocked", Decision: "block"}}
 	const lists = "tools = [\"agents_create\", \"agents_delete\", \"agents_show\", \"call_agent\", \"none-such\"]\n"
 	n := openWithPolicy(t, data, rules, all, "name = \"builder\"\n"+lists, "name = \"blocked\"\n"+lists, "name = \"desk\"\n",
-		"name = \"builder-2\"\ntools = [\"agents_create\"]\n", "name = \"builder-3\"\ntools = [\"agents_create\", \"call_agent\"]\nagents = [\"desk\"]\nmemory = {search = true, scope = \"session\"}\n")
+		"name = \"builder-2\"\ntools = [\"agents_create\"]\n", "name = \"builder-3\"\ntools = [\"agents_create\", \"call_agent\"]\nagents = [\"desk\"]\nmemory = {search = true, scope = \"session\"}\n",
+		"name = \"builder-4\"\ntools = [\"agents_create\", \"agents_show\", \"agents_delete\"]\n")
 	alice, bob := asked("alice"), asked("bob")
 	check := func(by actor.Principal, agent, instruction, want string) {
 		t.Helper()
@@ -177,6 +178,9 @@ func TestAgentsAreMadeForTheirUser(t *testing.T) {
 		{alice, "builder-3", `use agents_create {"agent_id":"x","prompt":"p","agents":["desk","lead"]}`, "agents: builder-3 may not give lead"},
 		{alice, "builder-3", `use agents_create {"agent_id":"x","prompt":"p","agents":["desk"],"memory":{"search":true,"scope":"workspace"}}`, "memory.scope: builder-3 may not give workspace"},
 		{alice, "builder-3", `use agents_create {"agent_id":"z","prompt":"p","agents":["desk"],"memory":{"search":true}}`, `"created":true`},
+		{alice, "builder-4", `use agents_create {"agent_id":"w","prompt":"p","tools":["agents_show"]}`, "tools: rules of the policy hold for agents_show when builder-4 calls it, and not when w does"},
+		{alice, "builder-4", `use agents_create {"agent_id":"w","prompt":"p","tools":[],"schedule":{"x":{"cron":"* * * * *","text":"go","user":"alice"}}}`, "schedule: an agent that is made without an approval has none"},
+		{alice, "builder-4", `use agents_create {"agent_id":"w","prompt":"p","tools":[]}`, `"created":true`},
 		{alice, "blocked", `use agents_create {"agent_id":"x","prompt":"p"}`, "the policy blocks this call of agents_create"},
 	} {
 		check(c.by, c.agent, c.instruction, c.want)
