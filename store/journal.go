@@ -26,8 +26,10 @@ type Journal struct {
 	Extensions actor.Extensions // fields of a later version
 	At         actor.Time       // time of the last record; 0 if there is none
 
-	outcomeBytes int           // total memorySize of Ended
-	stateBytes   int           // itemsSize of ActorState
+	outcomeBytes int  // total memorySize of Ended
+	stateBytes   int  // itemsSize of ActorState
+	folds        bool // updates of the state are collected, see Fold
+	updates      []actor.StateItem
 	index        *outcomeIndex // nil until a lookup needs it
 }
 
@@ -430,24 +432,40 @@ func (j *Journal) Close(id actor.CallID) *Run {
 
 // updateState applies items to ActorState in order. An empty value deletes the item.
 func (j *Journal) updateState(items []actor.StateItem) {
-	for i, item := range items {
-		if i == 0 {
-			j.ActorState = slices.Clone(j.ActorState) // a turn may still read the previous slice
+	if j.folds {
+		j.updates = append(j.updates, items...)
+		return
+	}
+	j.mergeState(items)
+}
+
+// mergeState is updateState in one pass over the state, however many items there are. The previous slice stays as it is, because a
+// turn may still read it.
+func (j *Journal) mergeState(items []actor.StateItem) {
+	if len(items) == 0 {
+		return
+	}
+	byName := func(a, b actor.StateItem) int { return strings.Compare(a.Name, b.Name) }
+	sorted := slices.Clone(items)
+	slices.SortStableFunc(sorted, byName)
+	next, rest := make([]actor.StateItem, 0, len(j.ActorState)+len(sorted)), j.ActorState
+	for i := range sorted {
+		item := sorted[i : i+1 : i+1]
+		if i+1 < len(sorted) && sorted[i+1].Name == item[0].Name { // a later one follows
+			continue
 		}
-		at, there := slices.BinarySearchFunc(j.ActorState, item.Name, func(k actor.StateItem, name string) int { return strings.Compare(k.Name, name) })
-		switch {
-		case len(item.Value) == 0 && there:
-			j.ActorState = slices.Delete(j.ActorState, at, at+1)
-		case len(item.Value) == 0:
-		case there:
-			j.ActorState[at] = item
-		default:
-			j.ActorState = slices.Insert(j.ActorState, at, item)
+		at, there := slices.BinarySearchFunc(rest, item[0], byName)
+		next, rest = append(next, rest[:at]...), rest[at:]
+		if there {
+			j.stateBytes -= itemsSize(rest[:1])
+			rest = rest[1:]
+		}
+		if len(item[0].Value) > 0 {
+			j.stateBytes += itemsSize(item)
+			next = append(next, item...)
 		}
 	}
-	if len(items) > 0 {
-		j.stateBytes = itemsSize(j.ActorState)
-	}
+	j.ActorState = append(next, rest...)
 }
 
 // EffectiveState returns the actor state after applying the updates of open runs.

@@ -386,11 +386,14 @@ func Fold(saved Saved) (Journal, error) {
 			return Journal{}, err
 		}
 	}
+	j.folds = true // a large state is merged with all updates at once
 	for _, e := range saved.Entries {
 		if err := j.ApplyEntry(e); err != nil {
 			return Journal{}, fmt.Errorf("%s: %w", e.Actor, err)
 		}
 	}
+	j.mergeState(j.updates)
+	j.folds, j.updates = false, nil
 	return j, nil
 }
 
