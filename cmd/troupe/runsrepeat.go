@@ -286,6 +286,7 @@ func (p *performedCall) line() string {
 
 // isIdempotent reports whether a declared tool may be performed twice.
 func (c client) isIdempotent(tool string) bool {
+	c.namespace = "" // tools are those of all users
 	body, err := c.get("/v1/tools/" + url.PathEscape(tool))
 	var declared struct {
 		Via        string `json:"via"`

@@ -65,6 +65,14 @@ func TestRunsRepeat(t *testing.T) {
 		}
 	}
 
+	for name, want := range map[string]bool{"look": true, "book": false, "none": false} { // for another user too: tools are those of all
+		for _, namespace := range []string{"", "anna"} {
+			if got := (client{server: s.url, namespace: namespace}).isIdempotent(name); got != want {
+				t.Errorf("tool %s is idempotent for %q: %v", name, namespace, got)
+			}
+		}
+	}
+
 	// What was performed is named, in runs below too, and what was not is not.
 	run := begin("s1", "use look {}\nask back: use book {\"n\": 1}\nthen\nuse book {\"n\": 2}\nthen\nuse held {}")
 	waits(run, "PAUSED_WAITING_TOOL")
