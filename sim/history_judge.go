@@ -245,7 +245,8 @@ func (s *judgedStep) checkRefuse(e *history.Event) {
 		r, ok := replyIn(s.ready.Effects[i].Op)
 		sent = sent || ok && r.Call == e.Call && r.Refusal != nil
 	}
-	s.present(e, "reply", sent || e.Why == "callee" && !s.history.calls[e.Call].parent.IsZero())
+	ofCell := !s.history.calls[e.Call].parent.IsZero() || e.Actor.Agent == actor.AccountAgent // no turn makes the calls of an account
+	s.present(e, "reply", sent || e.Why == "callee" && ofCell)
 }
 
 // checkSend checks the sender and the addressee of a message.
