@@ -5,6 +5,7 @@ package outbound
 import (
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,10 +24,9 @@ func TestOnlyHarmlessFailureNamesFallback(t *testing.T) {
 	}
 	then := func(handlers ...http.HandlerFunc) func() http.HandlerFunc {
 		return func() http.HandlerFunc {
-			n := 0
+			var n atomic.Int64 // a handler may still run when the next request arrives
 			return func(w http.ResponseWriter, r *http.Request) {
-				handlers[min(n, len(handlers)-1)](w, r)
-				n++
+				handlers[min(int(n.Add(1)), len(handlers))-1](w, r)
 			}
 		}
 	}
