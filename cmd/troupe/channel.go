@@ -379,13 +379,6 @@ func (c *channel) send(r channelRequest) {
 	}
 }
 
-// unanswered returns the number of requests that the server has not answered.
-func (c *channel) unanswered() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.requests)
-}
-
 // where returns the session; "" if none has begun.
 func (c *channel) where() string {
 	c.mu.Lock()

@@ -167,7 +167,7 @@ type chat struct {
 	asked     bool
 	ended     []string             // the last runs that ended
 	answered  map[string]bool      // tool calls and approvals whose answer was sent
-	sent      map[string]*question // by the request that answers it
+	sent      map[string]*question // that requests answer, nil for other requests; by requests whose answers were not taken
 	connected bool
 	lost      bool // reported
 	failed    bool
@@ -268,7 +268,7 @@ func (c *chat) interrupt() error {
 }
 
 // idle reports whether nothing of the session is open.
-func (c *chat) idle() bool { return c.live && len(c.runs) == 0 && c.channel.unanswered() == 0 }
+func (c *chat) idle() bool { return c.live && len(c.runs) == 0 && len(c.sent) == 0 }
 
 // busy reports whether something of the session goes on by itself: not a run that waits for a colleague.
 func (c *chat) busy() bool {
@@ -281,7 +281,7 @@ func (c *chat) busy() bool {
 			return true
 		}
 	}
-	return c.channel.unanswered() > 0
+	return len(c.sent) > 0
 }
 
 // end returns the exit code at the end of the input.
@@ -380,7 +380,7 @@ func (c *chat) line(ctx context.Context, line string) (done bool) {
 		c.open(ctx, session)
 	case text == "/cancel":
 		for run := range c.runs {
-			c.channel.send(channelRequest{Type: "cancel_run", ID: rand.Text(), Run: run})
+			c.send(channelRequest{Type: "cancel_run", ID: rand.Text(), Run: run}, nil)
 		}
 		if len(c.runs) == 0 {
 			c.note("nothing is open")
@@ -390,10 +390,17 @@ func (c *chat) line(ctx context.Context, line string) (done bool) {
 	case strings.HasPrefix(text, "/") && !strings.HasPrefix(text, "//"):
 		c.note("%s is no command (see: /help); begin a message with // for a slash", name)
 	default:
-		c.channel.send(channelRequest{Type: "agent_invoke", ID: newRequestID(), Session: c.channel.where(), Agent: c.command.Agent,
-			Message: map[string]string{"role": "user", "content": strings.Replace(text, "//", "/", boolCount(strings.HasPrefix(text, "//")))}})
+		c.send(channelRequest{Type: "agent_invoke", ID: newRequestID(), Session: c.channel.where(), Agent: c.command.Agent,
+			Message: map[string]string{"role": "user", "content": strings.Replace(text, "//", "/", boolCount(strings.HasPrefix(text, "//")))}}, nil)
 	}
 	return false
+}
+
+// send sends a request, which answers a question or none. The conversation goes on with the next line once its answer is taken, not
+// when it arrives: only then is the run known.
+func (c *chat) send(r channelRequest, q *question) {
+	c.sent[r.ID] = q
+	c.channel.send(r)
 }
 
 // boolCount returns 1 for true.
@@ -698,9 +705,9 @@ func (c *chat) answer(text string) {
 			r.Result, r.Error = nil, map[string]string{"code": "declined", "message": "the person declined"}
 		}
 	}
-	c.answered[q.key()], c.sent[r.ID] = true, q
+	c.answered[q.key()] = true
 	c.questions, c.asked = c.questions[1:], false
-	c.channel.send(r)
+	c.send(r, q)
 }
 
 // result returns the result of a client tool: the chosen text, JSON, or the text itself.

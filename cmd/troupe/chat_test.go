@@ -13,6 +13,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // runChat runs troupe chat with an input.
@@ -258,5 +262,28 @@ func TestInterruptEndsRequest(t *testing.T) {
 		if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != exitInterrupted {
 			t.Errorf("%v: exit code %d", c.args, cmd.ProcessState.ExitCode())
 		}
+	}
+}
+
+// Between the arrival of an answer and its end, a message is open: no line is read before the run has ended.
+func TestChatWaitsUntilAnswersAreTaken(t *testing.T) {
+	c := &chat{streams: streams{new(bytes.Buffer), new(bytes.Buffer)}, command: &ChatCmd{Agent: "concierge"}, channel: newChannel(client{}, "d", "s"), live: true,
+		runs: map[string]*chatRun{}, answered: map[string]bool{}, sent: map[string]*question{}}
+	c.send(channelRequest{Type: "agent_invoke", ID: "1"}, nil)
+	answer := channelMessage{}
+	if err := json.Unmarshal([]byte(`{"type":"state","state":"ACCEPTED","request_id":"1","run_id":"r","session_id":"s"}`), &answer); err != nil || !answer.answers() {
+		t.Fatal(err, answer)
+	}
+	c.channel.take(&answer) // it has arrived, and waits behind other messages
+	if !c.busy() || c.idle() {
+		t.Error("the next line is read before the answer is taken")
+	}
+	c.takeAnswer(&answer)
+	if !c.busy() {
+		t.Error("the run is not open")
+	}
+	c.endRun(&channelMessage{Type: ingress.ChannelDone, Run: "r"}, c.runs["r"])
+	if c.busy() || !c.idle() {
+		t.Error("something is open after the end of the run")
 	}
 }
