@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -119,7 +118,7 @@ func (s accounts) request(run *store.Run) {
 // call returns a call of the account.
 func (s accounts) call(run *actor.Call, id actor.CallID, operation string, amount *actor.Purse) actor.Call {
 	return actor.Call{ID: id, Root: run.Root, Parent: run.ID, To: accountOf(s.act.id.Tenant), Operation: operation, Chain: run.Path(), Kind: actor.Waiting, Lane: run.Lane,
-		Left: returnTime, Attempt: 1, Principal: run.Principal, Origin: actor.Agent, Project: run.Project, Purse: amount, Stamp: s.cell.nextStamp(&store.Run{Call: *run})}
+		Left: returnTime, Attempt: 1, Principal: run.Principal, Origin: actor.Agent, Project: run.Project, Purse: amount, Stamp: s.cell.nextStamp(run)}
 }
 
 // due returns the time of the next attempt of the draw.
@@ -182,34 +181,34 @@ func (s accounts) granted(reply *actor.Reply, durable bool) bool {
 	return false
 }
 
-// giveBack returns the rest of the purse of a turn that ends, unless turns for its detached calls still need it. A reminder
+// giveBack returns the rest of the purse of a tree whose root ends, unless turns for its detached calls still need it. A reminder
 // keeps a part. What a person has added is spent first: no more is returned than the run began with.
-func (s accounts) giveBack(t *turn) {
-	c, act, rest := s.cell, s.act, t.run.Purse
-	if c.spending.Day == nil || rest == nil || rest.Day == 0 || !t.run.Call.IsRoot() {
+func (s accounts) giveBack(run *store.Run, durable bool) {
+	c, act, rest := s.cell, s.act, run.Purse
+	if c.spending.Day == nil || rest == nil || rest.Day == 0 || !run.Call.IsRoot() {
 		return
 	}
-	heirs := act.durable && act.journal.HasHeirs(t.run)
-	if heirs {
+	full := len(act.journal.Mail.Rows) >= store.PendingMax
+	once := !act.durable || full || act.turn(run.Call.ID) == nil // a row belongs to a turn
+	if act.durable && act.journal.HasHeirs(run) {
+		if once || !act.journal.OnlyReminds(run, tools.Remind) {
+			return
+		}
 		rest = rest.Less(rest.Part(keptPart, nil))
 	}
-	if !isDelivered(&t.run.Call) {
-		rest = rest.Capped(t.run.Call.Purse)
+	if !isDelivered(&run.Call) {
+		rest = rest.Capped(run.Call.Purse)
 	}
-	full := act.durable && len(act.journal.Mail.Rows) >= store.PendingMax
 	switch {
-	case heirs && (full || !act.journal.OnlyReminds(t.run, tools.Remind)), *rest == *rest.Empty():
-		return
-	case full, !act.durable:
-		s.giveBackOnce(&t.run.Call, rest, t.durable())
-		return
+	case *rest == *rest.Empty():
+	case once:
+		s.giveBackOnce(&run.Call, rest, durable)
+	default:
+		p := store.Pending{Call: s.call(&run.Call, c.newCallID(), actor.OpReturn, rest), Tool: actor.AccountAgent, At: c.now, Late: true, Silent: true}
+		p.Call.Kind = actor.Detached
+		p.Clock = actor.NewClock(c.now, p.Call.Left+lateGrace)
+		mail(s).detach(&p)
 	}
-	p := store.Pending{Call: s.call(&t.run.Call, c.newCallID(), actor.OpReturn, rest), Tool: actor.AccountAgent, At: c.now, Late: true, Silent: true}
-	p.Call.Kind = actor.Detached
-	p.Clock = actor.NewClock(c.now, p.Call.Left+lateGrace)
-	act.record(c, store.Detached{Pending: p}, store.Shown{})
-	c.emit(history.Event{Kind: history.Detach, Actor: act.id, Epoch: act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left, What: history.Silent})
-	mail{c, act}.request(&p)
 }
 
 // giveBackOnce returns the rest of a purse that nobody needs any longer, such as that of a callee whose asker has no turn for its answer.
@@ -225,3 +224,14 @@ func (s accounts) giveBackOnce(of *actor.Call, rest *actor.Purse, durable bool) 
 
 // isReturn reports whether a row returns the rest of a purse. No agent has made it, and none sees it.
 func isReturn(p *store.Pending) bool { return p.Tool == actor.AccountAgent }
+
+// keptBy returns the purse that a row keeps: the one that it returns, or the one of the turn that is to come. nil is none.
+func keptBy(p *store.Pending) *actor.Purse {
+	switch {
+	case isReturn(p):
+		return p.Call.Purse
+	case p.Late: // the turn has come
+		return nil
+	}
+	return p.Purse
+}

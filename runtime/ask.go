@@ -108,7 +108,7 @@ func (t *turn) newAsks(asks int) []store.Asked {
 // does not keep the agent's original ask.
 func (t *turn) planAsk(c *Cell, a *store.Asked, ask *actor.Ask, volatile bool) {
 	run := t.run
-	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run), Added: a.Added}
+	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(&run.Call), Added: a.Added}
 	left := run.Clock.Remaining(c.now)
 	var out actor.Ask
 	var answer *tools.Result
@@ -487,8 +487,8 @@ func (t *turn) abort(c *Cell, i int) {
 // nextStamp returns a stamp later than the run's stamp and all stamps that this
 // cell gave before. Calls of one tree are ordered by stamp even if the clocks of
 // their nodes differ.
-func (v *env) nextStamp(run *store.Run) actor.Time {
-	v.lastStamp = max(v.now, v.lastStamp+1, run.Call.Stamp+1)
+func (v *env) nextStamp(run *actor.Call) actor.Time {
+	v.lastStamp = max(v.now, v.lastStamp+1, run.Stamp+1)
 	return v.lastStamp
 }
 

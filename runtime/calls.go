@@ -93,7 +93,7 @@ func (act *activation) answered(c *Cell, reply *actor.Reply, durable bool) {
 		t.sendCancel(c, i, actor.Stopped)
 	}
 	budget, purse := reply.Budget, reply.Purse
-	if r := reply.Refusal; r != nil && (r.RetryAfter > 0 || r.Reason == actor.NotFound) && t.sends[i].mayArriveAgain(c.remote) {
+	if reply.Refusal != nil && c.mayRunAfter(reply.Refusal, t.sends[i].attempt) {
 		budget, purse = 0, nil // the run of the other request could spend them
 	}
 	if broken := checkCapability(c.callable, t.run.Call.ID, &t.run.Last()[i], reply); broken != nil {
@@ -141,10 +141,10 @@ func checkCapability(agents *tools.Agents, run actor.CallID, a *store.Asked, rep
 	return nil
 }
 
-// mayArriveAgain reports whether another request of a call that was refused may be
-// accepted: the call was sent twice, or the network between nodes duplicated it.
-func (s *sendState) mayArriveAgain(remote bool) bool {
-	return s.attempt > 1 || remote
+// mayRunAfter reports whether another request of a call may be accepted after one was refused: the
+// call was sent twice, or the network between nodes duplicated it.
+func (c *Cell) mayRunAfter(r *actor.Refusal, attempt uint32) bool {
+	return (r.RetryAfter > 0 || r.Reason == actor.NotFound) && (attempt > 1 || c.remote)
 }
 
 func (act *activation) dropLateAnswer(c *Cell, reply *actor.Reply) {

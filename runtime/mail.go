@@ -149,7 +149,7 @@ func (m mail) check(t *turn, out *actor.Ask, input []byte, given tools.Detached)
 	}
 	call := run.Call
 	call.ID, call.Root, call.Parent, call.To, call.Operation, call.Chain = c.newCallID(), run.Call.Root, run.Call.ID, to, actor.HandleMessageFull, run.Call.Path()
-	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, limits.AgentCallTimeoutMax, 1, actor.Agent, (budget-1)/detachedShare, c.nextStamp(run)
+	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, limits.AgentCallTimeoutMax, 1, actor.Agent, (budget-1)/detachedShare, c.nextStamp(&run.Call)
 	call.Purse = purses{c, t}.give(t.purse.Part(detachedPurse, nil), def)
 	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited().WithChannel(own.Channel)
 	message := contract.Invocation{Skill: out.Operation, Mode: given.Mode, Input: input, Correlation: call.ID, ReturnTo: m.act.id, Timeout: left}
@@ -184,7 +184,7 @@ func (m mail) reminder(t *turn, out *actor.Ask, given tools.Detached) (store.Pen
 	}
 	call := run.Call
 	call.ID, call.Parent, call.To, call.Operation, call.Chain = c.newCallID(), run.Call.ID, m.act.id, actor.HandleMessageFull, run.Call.Path()
-	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, left, 1, actor.Agent, 0, c.nextStamp(run)
+	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, left, 1, actor.Agent, 0, c.nextStamp(&run.Call)
 	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited()
 	call.Parts, call.Purse = actor.Text(given.Remind), run.Purse.Empty()
 	return store.Pending{Call: call, Tool: tools.Remind, Skill: tools.Remind, At: c.now, Purse: call.Purse, Clock: actor.NewClock(c.now, left)}, nil
@@ -280,18 +280,22 @@ func (m mail) send(t *turn) {
 	planned := t.detached
 	t.detached = nil
 	for i := range planned {
-		p := &planned[i]
-		m.act.record(m.cell, store.Detached{Pending: *p}, store.Shown{})
-		e := history.Event{Kind: history.Detach, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left}
-		switch {
-		case p.Silent:
-			e.What = history.Silent
-		case isReminder(p):
-			e.What = history.Reminder
-		}
-		m.cell.emit(e)
-		m.request(p)
+		m.detach(&planned[i])
 	}
+}
+
+// detach records a detached call, and sends it.
+func (m mail) detach(p *store.Pending) {
+	m.act.record(m.cell, store.Detached{Pending: *p}, store.Shown{})
+	e := history.Event{Kind: history.Detach, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left}
+	switch {
+	case p.Silent:
+		e.What = history.Silent
+	case isReminder(p):
+		e.What = history.Reminder
+	}
+	m.cell.emit(e)
+	m.request(p)
 }
 
 // request sends the next attempt of a call, and schedules the one after it. The callee answers a repeat
@@ -415,7 +419,7 @@ func (m mail) answered(reply *actor.Reply) bool {
 	var purse *actor.Purse
 	if reply.Refusal != nil {
 		message = contract.SkillError(correlation(&row), reply.Refusal)
-		if s := m.act.rows[reply.Call]; s != nil && s.attempt == 1 && !m.cell.remote || reply.Refusal.RetryAfter == 0 && reply.Refusal.Reason != actor.NotFound { // see activation.answered
+		if s := m.act.rows[reply.Call]; s != nil && !m.cell.mayRunAfter(reply.Refusal, s.attempt) {
 			purse = reply.Purse
 		}
 	} else {
@@ -484,7 +488,7 @@ func (m mail) cancelReminder(call *actor.Call) *actor.Refusal {
 		row := *p
 		m.act.record(c, store.Late{Call: row.Call.ID, At: c.now, Response: contract.CancelledReminder(correlation(&row), actor.TextOf(row.Call.Parts)), Left: cancelledKept}, store.Shown{})
 		c.emit(history.Event{Kind: history.Late, Actor: m.act.id, Epoch: m.act.epoch, Call: row.Call.ID, Parent: row.Call.Parent, Peer: row.Call.To, What: history.Cancelled})
-		accounts{c, m.act}.giveBackOnce(&row.Call, row.Purse, true)
+		accounts(m).giveBackOnce(&row.Call, keptBy(&row), true)
 	}
 	m.act.recordOutcome(c, call, &actor.Reply{Call: call.ID, Run: call.ID, Status: actor.Succeeded, Budget: call.Budget}, true)
 	return nil
@@ -575,10 +579,6 @@ func (m mail) queue() (all []*store.Run) {
 func (m mail) discard() {
 	for _, p := range m.act.journal.Mail.Rows {
 		m.end(&p, 0, "discarded", nil)
-		if rest := p.Purse; isReturn(&p) {
-			accounts(m).giveBackOnce(&p.Call, p.Call.Purse, true)
-		} else if !p.Late {
-			accounts(m).giveBackOnce(&p.Call, rest, true)
-		}
+		accounts(m).giveBackOnce(&p.Call, keptBy(&p), true)
 	}
 }

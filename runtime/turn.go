@@ -303,11 +303,7 @@ func (t *turn) finishTurn(c *Cell, out actor.Outcome) {
 // joined duplicates.
 func (act *activation) endRun(c *Cell, run *store.Run, out actor.Outcome, durable bool) {
 	call := &run.Call
-	if t := act.turn(call.ID); t != nil {
-		accounts{c, act}.giveBack(t)
-	} else if call.IsRoot() {
-		accounts{c, act}.giveBackOnce(call, run.Purse, durable)
-	}
+	accounts{c, act}.giveBack(run, durable)
 	out = userTexts{c}.answer(run, out).Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget, Purse: run.Purse, Usage: run.Usage, Tree: run.Tree}
 	if act.durable && act.journal.HasHeirs(run) {
