@@ -11,13 +11,14 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Accounts. If there is a budget for a user and a day, a run that begins a tree draws the purse of the tree from the
-// account of its user before its turn begins, and returns what is left at its end. The account is
-// the state of a system actor, which may be in another cell: see actor.Account. The draw has an ID that follows from that of
-// the run, so a draw that is repeated after a crash is granted once. Within the tree the purse is divided as any other.
+// Accounts. With a budget for a user and a day, the root run of a tree draws its purse from the account of its user
+// before its turn begins, and returns the rest at its end. The account is the state of a system actor, which may be in
+// another cell: see actor.Account. The ID of a draw follows from the ID of its run, so a repeated draw is granted once.
+// Within a tree nothing differs.
 //
-// What is drawn and not returned counts as spent until the day ends: the purse of a tree that waits for a person,
-// what a run leaves to the turns for its detached calls, the purse of a run that ends while it is being drawn, and what a message returns that is lost and that nothing repeats.
+// Four purses stay drawn until the day ends, or for as long as stated: the purse of a tree that waits for a person, until it
+// goes on; the parts of turns for detached calls, until these end; the purse of a run that ends during its draw; and a
+// return that is sent once and lost.
 
 const (
 	// dayPart is the part of the budget of a day that a tree draws if nothing else limits it.
@@ -181,8 +182,8 @@ func (s accounts) granted(reply *actor.Reply, durable bool) bool {
 	return false
 }
 
-// giveBack returns the rest of the purse of a tree whose root ends, unless turns for its detached calls still need it. A reminder
-// keeps a part. What a person has added is spent first: no more is returned than the run began with.
+// giveBack returns the rest of the purse of a tree whose root ends. Turns for its detached calls keep all of it, reminders
+// an eighth. The run has spent the addition of a person first: it returns at most the purse with which it began.
 func (s accounts) giveBack(run *store.Run, durable bool) {
 	c, act, rest := s.cell, s.act, run.Purse
 	if c.spending.Day == nil || rest == nil || rest.Day == 0 || !run.Call.IsRoot() {
@@ -211,8 +212,7 @@ func (s accounts) giveBack(run *store.Run, durable bool) {
 	}
 }
 
-// giveBackOnce returns the rest of a purse that nobody needs any longer, such as that of a callee whose asker has no turn for its answer.
-// Nothing repeats it: if the message is lost, the rest counts as spent.
+// giveBackOnce returns the rest of a purse by a message that is not repeated. If the message is lost, the rest counts as spent.
 func (s accounts) giveBackOnce(of *actor.Call, rest *actor.Purse, durable bool) {
 	if s.cell.spending.Day == nil || rest == nil || rest.Day == 0 || *rest == *rest.Empty() {
 		return

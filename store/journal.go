@@ -123,9 +123,8 @@ func (a *Asked) Invoking() bool {
 	return a.Open() && !a.Added && a.Out().Kind == actor.AskInvoke
 }
 
-// FailedBy returns the failure of a tool in the last step that ends the run, or nil. One in whose place the turn calls
-// another tool does not. A call
-// that an external agent added ends it only while that agent works.
+// FailedBy returns the failure of a tool in the last step that ends the run, or nil. The failure of a tool with a
+// fallback does not end it. A call that an external agent added ends it only while that agent works.
 func (r *Run) FailedBy() *actor.Refusal {
 	asks := r.Last()
 	for i := range asks {
