@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +35,7 @@ type budgetRun struct {
 	billed map[string]map[uint64]int64 // tokens by user and request: one that a kill repeats is billed once
 	asked  int                         // requests
 	inside int                         // requests that are being answered
-	met    int                         // kills that met some
+	hits   int                         // kills during such requests
 	runs   map[string]string           // user of each acknowledged run
 }
 
@@ -50,13 +49,7 @@ const (
 
 func (c *harness) runBudgets(ctx context.Context, out, stderr io.Writer) (good bool, err error) {
 	b := &budgetRun{harness: c, day: int64(tokensPerKill * (c.kills + 1)), billed: map[string]map[uint64]int64{}, runs: map[string]string{}}
-	c.seed = cmp.Or(c.seed, rand.Uint64())
-	c.rng, c.ledger = rand.New(rand.NewPCG(c.seed, 0)), newLedger(stderr)
-	if c.dir, err = os.MkdirTemp("", "troupe-crash-"); err != nil {
-		return false, err
-	}
-	fmt.Fprintf(out, "%d kills of %s with budgets, seed %d\n", c.kills, c.bin, c.seed)
-	if c.listen, err = freePort(); err != nil {
+	if err := c.begin(out, stderr, " with budgets"); err != nil {
 		return false, err
 	}
 	stop, err := b.serve()
@@ -65,12 +58,14 @@ func (c *harness) runBudgets(ctx context.Context, out, stderr io.Writer) (good b
 	}
 	defer stop()
 	began := time.Now()
-	for n := range c.kills {
-		if err := b.cycle(ctx, n); err != nil {
-			return false, fmt.Errorf("cycle %d: %w", n+1, err)
-		}
+	if err := c.eachKill(ctx, budgetKillWithin, b.send, b.met); err != nil {
+		return false, err
 	}
-	refused, err := b.finish(ctx, began)
+	refused := 0
+	err = c.withInstance(ctx, func(s *server, inst *instance) (err error) {
+		refused, err = b.finish(ctx, s, inst, began)
+		return err
+	})
 	if err != nil {
 		return false, err
 	}
@@ -79,8 +74,8 @@ func (c *harness) runBudgets(ctx context.Context, out, stderr io.Writer) (good b
 		distinct += len(of)
 	}
 	fmt.Fprintf(out, "%d messages, %d of them refused for the budget, %d requests to the model, %d of them again, %d%% of the kills met some, %v\n lost=%d duplicated=%d reordered=%d wrong=%d\n",
-		len(b.runs), refused, b.asked, b.asked-distinct, 100*b.met/c.kills, time.Since(began).Round(time.Second), l.counts[lost], l.counts[duplicated], l.counts[reordered], l.counts[wrong])
-	if refused == 0 || refused == len(b.runs) || b.met == 0 {
+		len(b.runs), refused, b.asked, b.asked-distinct, 100*b.hits/c.kills, time.Since(began).Round(time.Second), l.counts[lost], l.counts[duplicated], l.counts[reordered], l.counts[wrong])
+	if refused == 0 || refused == len(b.runs) || b.hits == 0 {
 		return false, errors.New("want some of each")
 	}
 	return l.counts == [kinds]int{}, nil
@@ -93,27 +88,21 @@ func (b *budgetRun) serve() (stop func(), err error) {
 		return nil, err
 	}
 	dir, config := filepath.Join(b.dir, agentsDir), filepath.Join(b.dir, "troupe.toml")
-	for path, text := range map[string]string{
+	err = writeFiles(map[string]string{
 		config: fmt.Sprintf("write_buffer_mib = 1\n\n[models.billed]\nurl = \"http://%s/v1\"\nmodel = \"m\"\nmax_tokens = 64\nomit = [\"stream\", \"stream_options\"]\nretry_attempts = 1\n\n[budget]\nuser_tokens_per_day = %d\ntree_tokens = 6000\n",
 			listener.Addr(), b.day),
 		filepath.Join(dir, lead+".toml"):    fmt.Sprintf("name = %q\nmodel = \"billed\"\nprompt = \"lead {{user}}\"\nagents = [%q]\n", lead, thinker),
 		filepath.Join(dir, thinker+".toml"): fmt.Sprintf("name = %q\nmodel = \"billed\"\nprompt = \"think {{user}}\"\n", thinker),
-	} {
-		if err = cmp.Or(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			return nil, err
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	if err := os.Setenv("TROUPE_CONFIG", config); err != nil { // of each server
 		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", b.complete)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			panic(err)
-		}
-	}()
+	server := serveHTTP(listener, mux)
 	return func() { _ = server.Close() }, nil
 }
 
@@ -170,52 +159,31 @@ func thinkerCall(i int, word string) string {
 	return fmt.Sprintf(`{"id":"call-%d","type":"function","function":{"name":"call_agent","arguments":%s}}`, i, arguments)
 }
 
-func (b *budgetRun) cycle(ctx context.Context, n int) error {
-	s, err := start(ctx, b.bin, b.dir, b.listen)
-	if err != nil {
-		return err
-	}
-	defer s.terminate(syscall.SIGKILL)
-	inst := newInstance(ctx, s.Line, filepath.Join(b.dir, dataDir), s.Exited(), 0)
-	defer inst.close()
+// send sends the messages of one instance.
+func (b *budgetRun) send(inst *instance, n int) error {
 	for i := range budgetRunsPerKill {
 		user, word := []string{"anna", "ben", "cleo"}[i%3], fmt.Sprintf("word-%d-%d", n, i)
-		response, err := inst.send(request{method: "POST", path: "/v1/agents/" + lead + "/messages", body: fmt.Sprintf(`{"content":%q,"session_id":"s-%s"}`, word, word),
-			headers: []string{"Prefer", "respond-async", "X-User-Id", user}})
+		run, err := inst.sendAsync(lead, fmt.Sprintf(`{"content":%q,"session_id":"s-%s"}`, word, word), "X-User-Id", user)
 		if err != nil {
 			return err
 		}
-		var out struct {
-			Run string `json:"run_id"`
-		}
-		if status, err := readJSON(response, &out); err != nil || status != http.StatusAccepted {
-			return fmt.Errorf("the message got %d, %w", status, err)
-		}
-		b.runs[out.Run] = user
-	}
-	if err := pause(ctx, time.Duration(b.rng.Int64N(int64(budgetKillWithin)))); err != nil {
-		return err
-	}
-	b.mu.Lock()
-	if b.inside > 0 {
-		b.met++
-	}
-	b.mu.Unlock()
-	if killed, state := s.terminate(syscall.SIGKILL); !killed {
-		return fmt.Errorf("the server exited before the kill: %s: %s", state, tail(b.dir))
+		b.runs[run] = user
 	}
 	return nil
 }
 
-// finish lets all runs end, and compares what was billed, what is recorded and what was drawn.
-func (b *budgetRun) finish(ctx context.Context, began time.Time) (refused int, err error) {
-	s, err := start(ctx, b.bin, b.dir, b.listen)
-	if err != nil {
-		return 0, err
+// met counts a kill that meets requests to the model.
+func (b *budgetRun) met() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.inside > 0 {
+		b.hits++
 	}
-	defer s.terminate(syscall.SIGKILL)
-	inst := newInstance(ctx, s.Line, filepath.Join(b.dir, dataDir), s.Exited(), 0)
-	defer inst.close()
+}
+
+// finish waits until all runs have ended, and compares three sums of each user: the tokens that the model has billed,
+// those that the server has recorded, and those that the account has given out.
+func (b *budgetRun) finish(ctx context.Context, s *server, inst *instance, began time.Time) (refused int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, budgetEndWithin)
 	defer cancel()
 	for run, user := range b.runs {

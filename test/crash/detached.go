@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -55,13 +53,7 @@ const (
 
 func (c *harness) runDetached(ctx context.Context, out, stderr io.Writer) (good bool, err error) {
 	d := &detachedCalls{harness: c, calls: map[string]*detachedCall{}, heard: map[string]bool{}}
-	c.seed = cmp.Or(c.seed, rand.Uint64())
-	c.rng, c.ledger = rand.New(rand.NewPCG(c.seed, 0)), newLedger(stderr)
-	if c.dir, err = os.MkdirTemp("", "troupe-crash-"); err != nil {
-		return false, err
-	}
-	fmt.Fprintf(out, "%d kills of %s with detached calls, seed %d\n", c.kills, c.bin, c.seed)
-	if c.listen, err = freePort(); err != nil {
+	if err := c.begin(out, stderr, " with detached calls"); err != nil {
 		return false, err
 	}
 	stop, err := d.serve()
@@ -70,12 +62,10 @@ func (c *harness) runDetached(ctx context.Context, out, stderr io.Writer) (good 
 	}
 	defer stop()
 	began := time.Now()
-	for n := range c.kills {
-		if err := d.cycle(ctx, n); err != nil {
-			return false, fmt.Errorf("cycle %d: %w", n+1, err)
-		}
+	if err := c.eachKill(ctx, killWithin, d.send, d.met); err != nil {
+		return false, err
 	}
-	if err := d.finish(ctx); err != nil {
+	if err := c.withInstance(ctx, func(_ *server, inst *instance) error { return d.finish(ctx, inst) }); err != nil {
 		return false, err
 	}
 	l := c.ledger
@@ -120,12 +110,7 @@ func (d *detachedCalls) serve() (stop func(), err error) {
 			return nil, err
 		}
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			panic(err)
-		}
-	}()
+	server := serveHTTP(listener, mux)
 	return func() { _ = server.Close() }, nil
 }
 
@@ -200,47 +185,19 @@ func (d *detachedCalls) answer(r *http.Request, _ string, in *invocation) (strin
 	return `{"output":"` + call.Input.Word + `"}`, nil
 }
 
-// cycle runs one instance from its start to its kill. Each is sent one message.
-func (d *detachedCalls) cycle(ctx context.Context, n int) error {
-	s, err := start(ctx, d.bin, d.dir, d.listen)
-	if err != nil {
-		return err
-	}
-	defer s.terminate(syscall.SIGKILL)
-	inst := newInstance(ctx, s.Line, filepath.Join(d.dir, dataDir), s.Exited(), 0)
-	defer inst.close()
-	if _, err := d.message(inst, n); err != nil {
-		return err
-	}
-	if err := pause(ctx, time.Duration(d.rng.Int64N(int64(killWithin)))); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	open := len(d.calls) - len(d.turns)
-	d.mu.Unlock()
-	if open > 0 {
-		d.pending++
-	}
-	if killed, state := s.terminate(syscall.SIGKILL); !killed {
-		return fmt.Errorf("the server exited before the kill: %s: %s", state, tail(d.dir))
-	}
-	return nil
+// send sends the message of one instance.
+func (d *detachedCalls) send(inst *instance, n int) error {
+	_, err := inst.sendAsync(asker, fmt.Sprintf(`{"content":"word-%d","session_id":%q}`, n, detachedSession))
+	return err
 }
 
-func (d *detachedCalls) message(inst *instance, n int) (string, error) {
-	response, err := inst.send(request{method: "POST", path: "/v1/agents/" + asker + "/messages", body: fmt.Sprintf(`{"content":"word-%d","session_id":%q}`, n, detachedSession),
-		headers: []string{"Prefer", "respond-async"}})
-	if err != nil {
-		return "", err
+// met counts a kill that meets calls without an outcome.
+func (d *detachedCalls) met() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.calls) > len(d.turns) {
+		d.pending++
 	}
-	var out struct {
-		Run string `json:"run_id"`
-	}
-	status, err := readJSON(response, &out)
-	if err == nil && status != http.StatusAccepted {
-		err = fmt.Errorf("the message got %d", status)
-	}
-	return out.Run, err
 }
 
 // delivered is the message of an outcome in the conversation.
@@ -253,14 +210,7 @@ type delivered struct {
 }
 
 // finish waits until nothing is pending, and compares the conversation with what the agents have seen.
-func (d *detachedCalls) finish(ctx context.Context) error {
-	s, err := start(ctx, d.bin, d.dir, d.listen)
-	if err != nil {
-		return err
-	}
-	defer s.terminate(syscall.SIGKILL)
-	inst := newInstance(ctx, s.Line, filepath.Join(d.dir, dataDir), s.Exited(), 0)
-	defer inst.close()
+func (d *detachedCalls) finish(ctx context.Context, inst *instance) error {
 	get := func(path string, into any) error {
 		response, err := inst.send(request{method: "GET", path: path})
 		if err != nil {

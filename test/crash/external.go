@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -46,12 +45,7 @@ func newExternalAgents(back string) (*externalAgents, error) {
 		mux.HandleFunc("POST /"+name+"/invoke", func(w http.ResponseWriter, r *http.Request) { o.invoke(name, w, r) })
 		mux.HandleFunc("GET /"+name+"/health", func(http.ResponseWriter, *http.Request) {})
 	}
-	o.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() {
-		if err := o.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			panic(err)
-		}
-	}()
+	o.server = serveHTTP(listener, mux)
 	return o, nil
 }
 

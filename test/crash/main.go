@@ -18,7 +18,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -132,14 +131,7 @@ func (c *harness) main(out, stderr io.Writer) int {
 }
 
 func (c *harness) run(ctx context.Context, out, stderr io.Writer) (good bool, err error) {
-	c.seed = cmp.Or(c.seed, rand.Uint64())
-	c.rng = rand.New(rand.NewPCG(c.seed, 0))
-	c.ledger = newLedger(stderr)
-	if c.dir, err = os.MkdirTemp("", "troupe-crash-"); err != nil {
-		return false, err
-	}
-	fmt.Fprintf(out, "%d kills of %s, seed %d\n", c.kills, c.bin, c.seed)
-	if c.listen, err = freePort(); err != nil {
+	if err := c.begin(out, stderr, ""); err != nil {
 		return false, err
 	}
 	if c.external, err = newExternalAgents("http://" + c.listen); err != nil {

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -62,12 +61,7 @@ func newToolService(l *ledger, seed uint64) (*toolService, error) {
 	for i := range s.deciders {
 		s.deciders[i] = decider{toolService: s, rng: rand.New(rand.NewPCG(seed, uint64(1000+i)))}
 	}
-	s.server = &http.Server{Handler: http.HandlerFunc(s.perform), ReadHeaderTimeout: 10 * time.Second}
-	go func() {
-		if err := s.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			panic(err)
-		}
-	}()
+	s.server = serveHTTP(listener, http.HandlerFunc(s.perform))
 	return s, nil
 }
 

@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -49,28 +48,20 @@ const (
 )
 
 func (c *harness) runWebhooks(ctx context.Context, out, stderr io.Writer) (good bool, err error) {
-	c.seed = cmp.Or(c.seed, rand.Uint64())
+	if err := c.begin(out, stderr, " with a webhook"); err != nil {
+		return false, err
+	}
 	w := &webhookRun{harness: c, rng: rand.New(rand.NewPCG(c.seed, 1)), accepted: map[string]bool{}, byRoot: map[string][]string{}}
-	c.rng, c.ledger = rand.New(rand.NewPCG(c.seed, 0)), newLedger(stderr)
-	if c.dir, err = os.MkdirTemp("", "troupe-crash-"); err != nil {
-		return false, err
-	}
-	fmt.Fprintf(out, "%d kills of %s with a webhook, seed %d\n", c.kills, c.bin, c.seed)
-	if c.listen, err = freePort(); err != nil {
-		return false, err
-	}
 	stop, err := w.serve()
 	if err != nil {
 		return false, err
 	}
 	defer stop()
 	began := time.Now()
-	for n := range c.kills {
-		if err := w.cycle(ctx, n); err != nil {
-			return false, fmt.Errorf("cycle %d: %w", n+1, err)
-		}
+	if err := c.eachKill(ctx, webhookKillWithin, w.send, w.met); err != nil {
+		return false, err
 	}
-	if err := w.finish(ctx); err != nil {
+	if err := c.withInstance(ctx, func(_ *server, inst *instance) error { return w.finish(ctx, inst) }); err != nil {
 		return false, err
 	}
 	l := c.ledger
@@ -90,14 +81,13 @@ func (w *webhookRun) serve() (stop func(), err error) {
 		return nil, err
 	}
 	dir, config := filepath.Join(w.dir, agentsDir), filepath.Join(w.dir, "troupe.toml")
-	for path, text := range map[string]string{
+	err = writeFiles(map[string]string{
 		config:                           fmt.Sprintf("write_buffer_mib = 1\n\n[[webhook]]\nname = \"ledger\"\nurl = \"http://%s/hook\"\nsecret_env = \"TROUPE_WEBHOOK_SECRET\"\nevents = [\"approval_required\", \"run_failed\"]\n", listener.Addr()),
 		filepath.Join(dir, "payer.toml"): fmt.Sprintf("name = %q\ntools = [%q]\nlimits.call_timeout_ms = 300000\n", payer, payOnce),
 		filepath.Join(dir, "pay.toml"):   fmt.Sprintf("[tool]\ntool_name = %q\nurl = \"http://%s/pay\"\npolicy = \"require_approval\"\napproval_timeout_ms = 3600000\non_failure = \"fail_run\"\n", payOnce, listener.Addr()),
-	} {
-		if err = cmp.Or(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			return nil, err
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	for name, value := range map[string]string{"TROUPE_WEBHOOK_SECRET": webhookSecret, "TROUPE_CONFIG": config} {
 		if err := os.Setenv(name, value); err != nil { // of each server
@@ -116,12 +106,7 @@ func (w *webhookRun) serve() (stop func(), err error) {
 		}
 		_, _ = io.WriteString(a, `{"receipt":"r"}`)
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			panic(err)
-		}
-	}()
+	server := serveHTTP(listener, mux)
 	return func() { _ = server.Close() }, nil
 }
 
@@ -163,52 +148,25 @@ func (w *webhookRun) receive(a http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (w *webhookRun) cycle(ctx context.Context, n int) error {
-	s, err := start(ctx, w.bin, w.dir, w.listen)
-	if err != nil {
-		return err
-	}
-	defer s.terminate(syscall.SIGKILL)
-	inst := newInstance(ctx, s.Line, filepath.Join(w.dir, dataDir), s.Exited(), 0)
-	defer inst.close()
+// send sends the messages of one instance, and decides about some calls.
+func (w *webhookRun) send(inst *instance, n int) error {
 	for i := range runsPerKill {
-		run, err := w.message(inst, fmt.Sprintf("%d-%d", n, i))
+		run, err := inst.sendAsync(payer, fmt.Sprintf(`{"content":"use %s {\"word\":\"%[2]s\"}\nthen\nuse %[1]s {\"word\":\"%[2]s-again\"}","session_id":"s-%[2]s"}`, payOnce, fmt.Sprintf("%d-%d", n, i)))
 		if err != nil {
 			return err
 		}
 		w.runs = append(w.runs, run)
 	}
-	if err := w.decide(inst, decisionsPerKill); err != nil {
-		return err
-	}
-	if err := pause(ctx, time.Duration(w.harness.rng.Int64N(int64(webhookKillWithin)))); err != nil {
-		return err
-	}
+	return w.decide(inst, decisionsPerKill)
+}
+
+// met counts a kill that meets notices which were not accepted.
+func (w *webhookRun) met() {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if len(w.byRoot) < len(w.runs) {
 		w.pending++
 	}
-	w.mu.Unlock()
-	if killed, state := s.terminate(syscall.SIGKILL); !killed {
-		return fmt.Errorf("the server exited before the kill: %s: %s", state, tail(w.dir))
-	}
-	return nil
-}
-
-func (w *webhookRun) message(inst *instance, word string) (string, error) {
-	text := fmt.Sprintf(`use %s {\"word\":\"%s\"}\nthen\nuse %[1]s {\"word\":\"%[2]s-again\"}`, payOnce, word)
-	response, err := inst.send(request{method: "POST", path: "/v1/agents/" + payer + "/messages", body: fmt.Sprintf(`{"content":"%s","session_id":"s-%s"}`, text, word), headers: []string{"Prefer", "respond-async"}})
-	if err != nil {
-		return "", err
-	}
-	var out struct {
-		Run string `json:"run_id"`
-	}
-	status, err := readJSON(response, &out)
-	if err == nil && status != http.StatusAccepted {
-		err = fmt.Errorf("the message got %d", status)
-	}
-	return out.Run, err
 }
 
 // decide approves the oldest approvals that wait.
@@ -228,14 +186,7 @@ func (w *webhookRun) decide(inst *instance, most int) error {
 }
 
 // finish lets all runs end, and compares what was accepted with their events.
-func (w *webhookRun) finish(ctx context.Context) error {
-	s, err := start(ctx, w.bin, w.dir, w.listen)
-	if err != nil {
-		return err
-	}
-	defer s.terminate(syscall.SIGKILL)
-	inst := newInstance(ctx, s.Line, filepath.Join(w.dir, dataDir), s.Exited(), 0)
-	defer inst.close()
+func (w *webhookRun) finish(ctx context.Context, inst *instance) error {
 	for end := time.Now().Add(webhookEndWithin); ; {
 		missing, open, err := w.compare(inst, false)
 		if err != nil {
