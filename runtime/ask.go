@@ -301,7 +301,7 @@ func (t *turn) perform(c *Cell, i int) {
 		op := Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
 			Context: tools.NewContext(t.run.Call, t.run.Clock.Remaining(c.now), dispatcher.Asks{})}
 		if tool, ok := c.tools.Tool(out.Name); ok {
-			op.Declared = tool.Declared
+			op.Declared, op.Together = tool.Declared, toolCalls{c, t}.together(tool.Declared, i)
 		}
 		e.Op = op
 	}

@@ -184,6 +184,7 @@ type (
 		Context  tools.ExecutionContext
 		Left     actor.Duration
 		Declared *tools.Declared // nil for a tool with a handler
+		Together int             // calls of a tool with batch that leave at once, with this one; 0 or 1: it is alone
 	}
 	// Work runs a function supplied by the agent.
 	Work struct {

@@ -158,6 +158,29 @@ func (s toolCalls) recheck(i int) *actor.Refusal {
 	return nil
 }
 
+// together returns the number of calls of a tool with batch that leave at once with the i-th ask, 0 for other tools.
+// A call that has waited for a person, or that is repeated after a restart, leaves alone.
+func (s toolCalls) together(d *tools.Declared, i int) (n int) {
+	t := s.turn
+	if d == nil || !d.Batch {
+		return 0
+	}
+	asks := t.run.Last()
+	leaves := func(j int) bool {
+		a := &asks[j]
+		return a.Open() && a.Out().Kind == actor.AskTool && a.Out().Name == d.Name && a.Await == nil && !a.Added && t.sends[j].attempt == 1
+	}
+	if !leaves(i) {
+		return 1
+	}
+	for j := range asks {
+		if leaves(j) {
+			n++
+		}
+	}
+	return n
+}
+
 func (t *turn) toolCallID(i int) runs.ToolCallID {
 	return runs.ToolCallID{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i)}
 }

@@ -97,6 +97,7 @@ type Declared struct {
 	InputSchema       jsontext.Value `json:"input_schema,omitzero"`
 	TimeoutMS         int64          `json:"timeout_ms,omitzero"`  // 0: the limit tool_timeout_ms of the server
 	Idempotent        bool           `json:"idempotent,omitzero"`  // may be performed twice
+	Batch             bool           `json:"batch,omitzero"`       // calls of one step are one request, with a list
 	CacheMS           int64          `json:"cache_ms,omitzero"`    // time in ms for which a result is given again; 0: none
 	Concurrency       int            `json:"concurrency,omitzero"` // calls at once on a node
 	MaxResultBytes    int            `json:"max_result_bytes,omitzero"`

@@ -77,6 +77,7 @@ var declaredFields = []declaredField{
 	{name: "input_schema", want: "a JSON schema", target: func(d *Declared) any { return &d.InputSchema }},
 	{name: "timeout_ms", min: 1, max: TimeoutMax.Milliseconds(), target: func(d *Declared) any { return &d.TimeoutMS }},
 	{name: "idempotent", want: "true or false", target: func(d *Declared) any { return &d.Idempotent }},
+	{name: "batch", want: "true or false", server: true, via: ViaHTTP, target: func(d *Declared) any { return &d.Batch }},
 	{name: "cache_ms", server: true, min: 1, max: CacheMax.Milliseconds(), target: func(d *Declared) any { return &d.CacheMS }},
 	{name: "concurrency", min: 1, max: ConcurrencyMax, target: func(d *Declared) any { return &d.Concurrency }},
 	{name: "max_result_bytes", min: 1, max: ResultBytesMax, target: func(d *Declared) any { return &d.MaxResultBytes }},
@@ -418,7 +419,7 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 		if err := d.checkIdentity(string(d.Body), false); err != nil {
 			report("body", "%v", err)
 		}
-		problems = append(problems, d.checkHeaders()...)
+		problems = append(append(problems, d.checkHeaders()...), d.checkBatch()...)
 		if len(d.Body) > 0 {
 			switch body, p := parse(d.Body); {
 			case p != nil:
@@ -484,6 +485,8 @@ func isZero(target any) bool {
 		return len(*v) == 0
 	case *[]PipelineStep:
 		return len(*v) == 0
+	case *bool:
+		return !*v
 	}
 	return true
 }

@@ -36,6 +36,8 @@ type HTTPTool struct {
 	// Body is the template of a JSON body. A string that is exactly {name} stands for the
 	// argument of that name; null for an absent one.
 	Body []byte
+	// Batch means that one request performs several calls: its body is the list of BatchBody.
+	Batch bool
 	// Idempotent means that the tool may be performed twice. Other tools are asked again
 	// only if no byte of the request was sent. Exception: as HTTP permits, a GET is also
 	// repeated after the server closed a connection in use before, without a response.
@@ -44,7 +46,7 @@ type HTTPTool struct {
 
 // ToolInput is the input of one call of a tool.
 type ToolInput struct {
-	Arguments []byte // JSON object, which satisfies the schema of the tool
+	Arguments []byte // JSON object, which satisfies the schema of the tool; of a batch, its BatchBody
 	Key       string // idempotency key, the same for all attempts; "" sends none
 	Trace     string // see actor.Call.Trace; an invalid one is omitted
 
@@ -105,9 +107,11 @@ func (t HTTPTool) Request(in ToolInput) (Request, *actor.Refusal) {
 	if err != nil {
 		return invalid(err)
 	}
-	args, err := parseArguments(in.Arguments)
-	if err != nil {
-		return invalid(fmt.Errorf("arguments: %w", err))
+	args := &arguments{} // those of a batch are in its body only
+	if !t.Batch {
+		if args, err = parseArguments(in.Arguments); err != nil {
+			return invalid(fmt.Errorf("arguments: %w", err))
+		}
 	}
 	args.identity = in.Identity
 	declared := t.Headers
@@ -126,7 +130,9 @@ func (t HTTPTool) Request(in ToolInput) (Request, *actor.Refusal) {
 	}
 	if inBody {
 		r.Headers = append(r.Headers, Header{Name: "content-type", Value: "application/json"})
-		if len(t.Body) == 0 {
+		if t.Batch {
+			r.Body = in.Arguments
+		} else if len(t.Body) == 0 {
 			r.Body = args.object()
 		} else if r.Body, err = fillBody(t.Body, args); err != nil {
 			return invalid(err)

@@ -186,7 +186,10 @@ func printToolRequest(w io.Writer, d *tools.Declared, input []byte) error {
 		_, err := fmt.Fprintf(w, "module %s\n%s\n", d.SHA256, input)
 		return err
 	}
-	request, refusal := upstream.HTTPTool{Name: d.Name, URL: d.URL, Method: d.Method, Body: d.Body}.Request(upstream.ToolInput{Arguments: input})
+	if d.Batch {
+		input = upstream.BatchBody([]upstream.BatchCall{{ID: "1", Arguments: input}})
+	}
+	request, refusal := upstream.HTTPTool{Name: d.Name, URL: d.URL, Method: d.Method, Body: d.Body, Batch: d.Batch}.Request(upstream.ToolInput{Arguments: input})
 	if refusal != nil {
 		return refusal
 	}

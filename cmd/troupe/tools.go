@@ -67,6 +67,7 @@ type toolView struct {
 	SHA256      string         `json:"sha256"`
 	Grant       []string       `json:"grant"`
 	Idempotent  bool           `json:"idempotent"`
+	Batch       bool           `json:"batch"`
 	Cache       int64          `json:"cache_ms"`
 	Summary     string         `json:"args_summary"`
 	Schema      jsontext.Value `json:"input_schema"`
@@ -172,6 +173,9 @@ func (t *toolView) print(out io.Writer) error {
 	put("timeout", formatMillis(t.Timeout))
 	if t.Idempotent {
 		put("idempotent", "yes")
+	}
+	if t.Batch {
+		put("batch", "yes")
 	}
 	if t.Cache > 0 {
 		put("cache", formatMillis(t.Cache))

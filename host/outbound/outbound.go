@@ -34,6 +34,7 @@ type Outbound struct {
 	agents    *agents
 	tools     toolSet
 	results   resultCache
+	batches   batches
 
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -64,7 +65,7 @@ func New(config Config) (*Outbound, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("outbound: %w", err)
 	}
-	o := &Outbound{config: config.withDefaults(), started: time.Now(), principals: map[string]*load{}, tools: toolSet{known: map[string]*tool{}}}
+	o := &Outbound{config: config.withDefaults(), started: time.Now(), principals: map[string]*load{}, tools: toolSet{known: map[string]*tool{}}, batches: batches{open: map[batchKey]*batch{}}}
 	o.log = o.config.Logger
 	d, err := newDialer(&o.config)
 	if err != nil {

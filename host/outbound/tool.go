@@ -91,6 +91,15 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	case d.Via != tools.ViaHTTP:
 		return refusedAnswer(actor.Refuse(actor.Unavailable, "tool %s: this node performs no tools via %.40q", d.Name, d.Via))
 	}
+	if d.Batch {
+		return o.batched(ctx, id, &op)
+	}
+	return o.request(ctx, id, &op, keyOfEffect(id))
+}
+
+// request performs a declared tool by a request with the given idempotency key.
+func (o *Outbound) request(ctx context.Context, id actor.EffectID, op *runtime.Tool, key string) actor.Answer {
+	d := op.Declared
 	request := httpTool(d)
 	var refusal *actor.Refusal
 	if request.Headers, refusal = o.toolHeaders(d); refusal != nil {
@@ -102,7 +111,7 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 		who := upstream.IdentityOf(call)
 		input.Identity = &who
 	}
-	input.Key = keyOfEffect(id)
+	input.Key = key
 	if d.Identity == tools.IdentityJWT {
 		if o.config.Sign == nil {
 			return refusedAnswer(actor.Refuse(actor.Unavailable, "tool %s: this server signs no identities", d.Name))
@@ -114,7 +123,7 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 		return refusedAnswer(refusal)
 	}
 	harmless := true // nothing was performed
-	answer := o.admitTool(ctx, &op, func(ctx context.Context, t *tool, backoff *sharedBackoff) actor.Answer {
+	answer := o.admitTool(ctx, op, func(ctx context.Context, t *tool, backoff *sharedBackoff) actor.Answer {
 		outcome := o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {})
 		harmless = outcome.Untouched || d.Method == http.MethodGet
 		return outcome.Answer()
@@ -181,7 +190,7 @@ func (o *Outbound) admitTool(ctx context.Context, op *runtime.Tool, perform func
 
 // httpTool returns a tool without its headers.
 func httpTool(d *tools.Declared) upstream.HTTPTool {
-	return upstream.HTTPTool{Name: d.Name, URL: d.URL, Method: d.Method, Body: d.Body, Idempotent: d.Idempotent}
+	return upstream.HTTPTool{Name: d.Name, URL: d.URL, Method: d.Method, Body: d.Body, Batch: d.Batch, Idempotent: d.Idempotent}
 }
 
 // PermitTool returns an error unless requests can be made of the definition of a tool, and

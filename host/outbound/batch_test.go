@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// batchFixture is a server of a tool with batch. It answers each call with its arguments, and keeps the keys and the
+// bodies of its requests.
+type batchFixture struct {
+	*toolFixture
+	mu      sync.Mutex
+	keys    []string
+	bodies  []string
+	arrived chan struct{} // gets a value for each request
+}
+
+func newBatchFixture(t *testing.T, before http.HandlerFunc) *batchFixture {
+	t.Helper()
+	f := &batchFixture{arrived: make(chan struct{}, 64)}
+	f.toolFixture = newToolFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(err)
+		}
+		f.mu.Lock()
+		f.keys, f.bodies = append(f.keys, r.Header.Get("Idempotency-Key")), append(f.bodies, string(body))
+		f.mu.Unlock()
+		f.arrived <- struct{}{}
+		if before != nil {
+			before(w, r)
+			return
+		}
+		var calls []upstream.BatchCall
+		if err := json.Unmarshal(body, &calls); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		var results []map[string]any
+		for _, c := range calls {
+			results = append(results, map[string]any{"id": c.ID, "result": c.Arguments})
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.MarshalWrite(w, results)
+	})
+	return f
+}
+
+// batchCall is a call of step 3, of which together leave at once.
+func (f *batchFixture) call(ctx context.Context, index uint16, together int, d tools.Declared, input string, left time.Duration) <-chan actor.Answer {
+	d.Name, d.Kind, d.Via, d.Batch, d.URL = "weather.get", tools.KindServer, tools.ViaHTTP, true, f.url+"/w"
+	answer := make(chan actor.Answer, 1)
+	call := actor.Call{ID: callID, Root: rootID, To: actor.NewID("a", "s"), Principal: "u-1"}
+	go func() {
+		answer <- f.Tool(ctx, actor.EffectID{Run: callID, Step: 3, Index: index},
+			runtime.Tool{Name: d.Name, Input: []byte(input), Context: tools.ExecutionContext{Call: call}, Left: left, Declared: &d, Together: together})
+	}()
+	return answer
+}
+
+// all makes n calls at once, and returns their answers as text.
+func (f *batchFixture) all(t *testing.T, n int, d tools.Declared) (texts []string) {
+	t.Helper()
+	var answers []<-chan actor.Answer
+	for i := range n {
+		answers = append(answers, f.call(t.Context(), uint16(i), n, d, fmt.Sprintf(`{"n":%d}`, i), testTimeout))
+	}
+	for _, c := range answers {
+		a := <-c
+		if a.Refusal != nil {
+			texts = append(texts, a.Refusal.Reason.String()+" "+a.Refusal.Fallback())
+		} else {
+			texts = append(texts, string(a.Parts[0].Bytes))
+		}
+	}
+	return texts
+}
+
+func TestCallsOfStepAreOneRequest(t *testing.T) {
+	f := newBatchFixture(t, nil)
+	if got := fmt.Sprint(f.all(t, 3, tools.Declared{})); got != `[{"n":0} {"n":1} {"n":2}]` {
+		t.Errorf("got %s", got)
+	}
+	id := callID.String() + ".3."
+	body := fmt.Sprintf(`[{"id":"%[1]s0","arguments":{"n":0}},{"id":"%[1]s1","arguments":{"n":1}},{"id":"%[1]s2","arguments":{"n":2}}]`, id)
+	if len(f.bodies) != 1 || f.bodies[0] != body || f.keys[0] != id+"0+1+2" {
+		t.Errorf("got keys %s and bodies %s, want %s", f.keys, f.bodies, body)
+	}
+	if a := <-f.call(t.Context(), 7, 1, tools.Declared{}, `{}`, testTimeout); a.Refusal != nil || f.bodies[1] != `[{"id":"`+id+`7","arguments":{}}]` || f.keys[1] != id+"7" {
+		t.Errorf("a single call: %+v, key %s and body %s", a, f.keys[1], f.bodies[1])
+	}
+	f.batches.mu.Lock()
+	defer f.batches.mu.Unlock()
+	if len(f.batches.open) != 0 {
+		t.Errorf("%d batches wait", len(f.batches.open))
+	}
+}
+
+// TestManyCallsAreSeveralRequests checks that neither their number nor their size makes a request too large.
+func TestManyCallsAreSeveralRequests(t *testing.T) {
+	f := newBatchFixture(t, nil)
+	for i, text := range f.all(t, 2*batchCallsMax+1, tools.Declared{}) {
+		if text != fmt.Sprintf(`{"n":%d}`, i) {
+			t.Errorf("call %d got %s", i, text)
+		}
+	}
+	if len(f.bodies) != 3 {
+		t.Errorf("got %d requests", len(f.bodies))
+	}
+	large := `{"text":"` + fmt.Sprintf("%0*d", batchBytesMax/2, 0) + `"}`
+	first, second := f.call(t.Context(), 0, 2, tools.Declared{}, large, testTimeout), f.call(t.Context(), 1, 2, tools.Declared{}, large, testTimeout)
+	if a, b := <-first, <-second; a.Refusal != nil || b.Refusal != nil || len(f.bodies) != 5 {
+		t.Errorf("%v %v, %d requests", a.Refusal, b.Refusal, len(f.bodies))
+	}
+}
+
+// TestFailureOfBatchIsThatOfEachCall checks that all calls fall back if their request did nothing, and none if it may have.
+func TestFailureOfBatchIsThatOfEachCall(t *testing.T) {
+	for status, want := range map[int]string{503: "[Unavailable weather.old Unavailable weather.old]", 500: "[Unavailable  Unavailable ]", 400: "[Rejected  Rejected ]"} {
+		f := newBatchFixture(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		f.config.Patience.Retry = upstream.RetryPolicy{Tries: 1}
+		if got := fmt.Sprint(f.all(t, 2, tools.Declared{Fallback: "weather.old"})); got != want {
+			t.Errorf("%d: got %s, want %s", status, got, want)
+		}
+	}
+}
+
+// TestBatchOutlivesCancelledCall checks that the request goes on for the calls that still wait, and is aborted with
+// the last one.
+func TestBatchOutlivesCancelledCall(t *testing.T) {
+	aborted := make(chan struct{})
+	f := newBatchFixture(t, func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+		close(aborted)
+	})
+	first, cancelFirst := context.WithCancel(t.Context())
+	second, cancelSecond := context.WithCancel(t.Context())
+	answers := []<-chan actor.Answer{f.call(first, 0, 2, tools.Declared{}, `{}`, testTimeout), f.call(second, 1, 2, tools.Declared{}, `{}`, testTimeout)}
+	<-f.arrived
+	cancelSecond()
+	if a := <-answers[1]; a.Refusal == nil || a.Refusal.Reason != actor.Stopped {
+		t.Errorf("the cancelled call got %+v", a)
+	}
+	select {
+	case <-aborted:
+		t.Error("the request was aborted while a call waits")
+	default:
+	}
+	cancelFirst()
+	<-aborted
+	if a := <-answers[0]; a.Refusal == nil || a.Refusal.Reason != actor.Stopped {
+		t.Errorf("the last call got %+v", a)
+	}
+}
+
+func TestBatchKeepsDeadline(t *testing.T) {
+	f := newBatchFixture(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	first, second := f.call(ctx, 0, 2, tools.Declared{}, `{}`, 50*time.Millisecond), f.call(ctx, 1, 2, tools.Declared{}, `{}`, 50*time.Millisecond)
+	for _, a := range []actor.Answer{<-first, <-second} {
+		if a.Refusal == nil || a.Refusal.Reason != actor.Deadline {
+			t.Errorf("got %+v", a)
+		}
+	}
+}
+
+// TestBatchWaitsForNoLostCall checks that calls leave without one that never comes, as this node refused it, and
+// without one that was cancelled before.
+func TestBatchWaitsForNoLostCall(t *testing.T) {
+	f := newBatchFixture(t, nil)
+	first, second := f.call(t.Context(), 0, 3, tools.Declared{}, `{"n":0}`, testTimeout), f.call(t.Context(), 1, 3, tools.Declared{}, `{"n":1}`, testTimeout)
+	if a, b := <-first, <-second; a.Refusal != nil || b.Refusal != nil {
+		t.Errorf("%+v %+v", a, b)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if a := <-f.call(gone, 2, 1, tools.Declared{}, `{}`, testTimeout); a.Refusal == nil || a.Refusal.Reason != actor.Stopped {
+		t.Errorf("%+v", a)
+	}
+}
