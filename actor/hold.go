@@ -11,7 +11,7 @@ const (
 	HoldSignal   HoldReason = iota + 1 // a signal with a name
 	HoldApproval                       // the decision of a person
 	HoldDevice                         // the answer of a client's device
-	HoldBudget                         // a larger budget
+	HoldBudget                         // the decision of a person about a larger budget
 	HoldQuestion                       // the answer to a question
 )
 
@@ -20,6 +20,9 @@ var holdNames = [...]string{HoldSignal: "signal", HoldApproval: "approval", Hold
 // String returns the name of the reason.
 func (r HoldReason) String() string { return nameOf(holdNames[:], int(r)) }
 
+// AwaitsDecision reports whether a person decides.
+func (r HoldReason) AwaitsDecision() bool { return r == HoldApproval || r == HoldBudget }
+
 // Hold describes the event that a held call waits for. The zero value is unknown.
 //
 // It is sent upwards with a new end of the hold only, because HeldOnce allows one message
@@ -27,8 +30,8 @@ func (r HoldReason) String() string { return nameOf(holdNames[:], int(r)) }
 // It MUST NOT decide by the reason: the held run is the source of it.
 type Hold struct {
 	Reason     HoldReason
-	Subject    string // ID of the approval, device, budget or question; name of the signal
-	Name       string // tool of an approval
+	Subject    string // ID of the approval, device or question; name of the signal
+	Name       string // tool of an approval, or model of a budget
 	Text       string // summary for the person
 	Extensions Extensions
 }

@@ -261,7 +261,7 @@ func SkillWaiting(c Correlation, waits actor.Hold) []byte {
 
 // waiting returns the member that says what a callee waits for, if it is the decision of a person.
 func waiting(h actor.Hold) []member {
-	if h.Reason != actor.HoldApproval {
+	if !h.Reason.AwaitsDecision() {
 		return nil
 	}
 	return []member{{"waiting", encodeMembers([]member{{"approval", quoted(h.Subject)}})}}

@@ -40,6 +40,7 @@ type ChannelMessage struct {
 	Args     jsontext.Value `json:"args,omitzero"`
 	Deadline int64          `json:"deadline_ts,omitzero"`
 	Approval string         `json:"approval_id,omitzero"`
+	Kind     string         `json:"kind,omitzero"` // of an approval: runs.KindTool or runs.KindBudget
 	Summary  *string        `json:"args_summary,omitzero"`
 	Expires  int64          `json:"expires_ts,omitzero"`
 
@@ -113,7 +114,7 @@ func (m *ChannelMessage) forCustomer() {
 			m.Message, m.Origin = nil, ""
 		}
 	case ChannelApprovalRequired:
-		m.Tool, m.Summary, m.ToolCall = "", nil, ""
+		m.Kind, m.Tool, m.Summary, m.ToolCall = "", "", nil, ""
 	case ChannelError:
 		if m.Run != "" {
 			m.Error, m.Detail = "the message could not be answered", nil
@@ -382,7 +383,7 @@ func (r *channelRun) decided(approval string) {
 func (r *channelRun) approvalRequired(e *runs.Event) []ChannelMessage {
 	r.decided(e.Approval)
 	r.pending = append(r.pending, pendingApproval{e.Approval, e.Child})
-	m := ChannelMessage{Type: ChannelApprovalRequired, Approval: e.Approval, Tool: e.Name, Summary: &e.Text, Expires: millisecondsOf(e.Until)}
+	m := ChannelMessage{Type: ChannelApprovalRequired, Approval: e.Approval, Kind: cmp.Or(e.Kind, runs.KindTool), Tool: e.Name, Summary: &e.Text, Expires: millisecondsOf(e.Until)}
 	if id, err := runs.ParseApprovalID(e.Approval); err == nil {
 		if m.ToolCall = id.String(); id.Run != r.id {
 			m.Child = id.Run.String()

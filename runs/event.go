@@ -123,10 +123,10 @@ var types = [...]struct {
 	AgentStateChanged:  {"agent_state", fName | fPosition | fText, 0},
 
 	PolicyDecision:   {"policy_decision", fName | fKind | fPosition | fText, 0},
-	ApprovalCreated:  {"approval_created", fName | fPosition | fUntil | fText | fApproval, 0},
-	ApprovalRequired: {"approval_required", fUntil | fApproval, fName | fChild | fText},
+	ApprovalCreated:  {"approval_created", fName | fPosition | fUntil | fText | fApproval, fKind},
+	ApprovalRequired: {"approval_required", fUntil | fApproval, fKind | fName | fChild | fText},
 	ApprovalDecision: {"approval_decision", fName | fKind | fPosition | fText | fApproval, fPrincipal | fOrigin},
-	ApprovalExpired:  {"approval_expired", fName | fPosition | fText | fApproval, 0},
+	ApprovalExpired:  {"approval_expired", fName | fPosition | fText | fApproval, fKind},
 	MessageLeftOut:   {"message_left_out", fName, 0},
 }
 
@@ -201,7 +201,7 @@ type Event struct {
 	Type Type
 
 	Actor     actor.ID // the actor of the run; for a call, its callee
-	Kind      string   // for a call, actor.Kind as text; for a tool call, KindTool, KindClient or KindWork; the decision of a policy or of a person
+	Kind      string   // for a call, actor.Kind as text; for a tool call, KindTool, KindClient or KindWork; of an approval, KindTool or KindBudget; the decision of a policy or of a person
 	Operation string
 	Principal string
 	Origin    string // actor.Origin as text

@@ -36,7 +36,7 @@ type Approval struct {
 func approvalOf(c *Cell, t *turn, i int) Approval {
 	a, call := &t.run.Last()[i], &t.run.Call
 	var raise *actor.Purse
-	if isBudget(a) {
+	if a.AwaitsBudget() {
 		raise = purses{c, t}.raise(a, nil)
 	}
 	return Approval{Raise: raise, Approver: approverOf(c, t, a), ID: t.toolCallID(i), Actor: t.act.id, Root: call.Root, Chain: call.Chain, Tool: a.ShownName(), OnDevice: a.OnDevice, Args: inlineBytes(a.Out().Parts),
@@ -48,7 +48,7 @@ func approvalOf(c *Cell, t *turn, i int) Approval {
 func approverOf(c *Cell, t *turn, a *store.Asked) string {
 	tool, ok := c.tools.Tool(a.Out().Name)
 	switch {
-	case isBudget(a): // those who are charged
+	case a.AwaitsBudget(): // those who are charged
 		return runs.ApproverOperator
 	case !ok:
 		return ""
@@ -95,7 +95,7 @@ func (s received) decide() *actor.Refusal {
 	}
 	c, t := s.cell, s.turn
 	by := store.ShownAsk{Principal: s.call.Principal, Origin: s.call.Origin}
-	given, budget := d.Raise.Purse(), isBudget(&t.run.Last()[i])
+	given, budget := d.Raise.Purse(), t.run.Last()[i].AwaitsBudget()
 	var changed *actor.Refusal
 	switch {
 	case budget:
@@ -150,9 +150,6 @@ func (s received) raise(i int, d *signals.Decide, by store.ShownAsk) {
 	t.perform(c, i)
 }
 
-// isBudget reports whether an ask waits, or waited, for a larger budget.
-func isBudget(a *store.Asked) bool { return a.Await != nil && a.Out().Kind == actor.AskModel }
-
 // findApproval returns the decision in a signal and the index of the ask that waits for it.
 func (s received) findApproval() (d signals.Decide, i int, refusal *actor.Refusal) {
 	if d, refusal = signals.Decode[signals.Decide](s.call); refusal != nil {
@@ -180,7 +177,7 @@ func (s toolCalls) expired(i int) {
 	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Parent: t.run.Call.ID, What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i)})
 	refusal := &actor.Refusal{Reason: actor.Deadline, Operation: "approve " + a.Out().Name, Timeout: a.Clock.Left,
 		Detail: "nobody decided about the call of " + a.Out().Name + " in " + a.Clock.Left.String()}
-	if isBudget(a) {
+	if a.AwaitsBudget() {
 		refusal.Detail = "nobody decided about a larger budget for a request to model " + a.Out().Name + " in " + a.Clock.Left.String()
 	}
 	s.expire(i, "nobody decided in time")

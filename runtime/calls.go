@@ -194,7 +194,7 @@ func (act *activation) updateHold(c *Cell, env *actor.Envelope, call actor.CallI
 	if wasHeld != (until > c.now) { // the clock of this call starts or stops; other calls may already hold the run
 		shown.Ask = &store.ShownAsk{Kind: actor.AskCall, Child: call, To: a.To}
 	}
-	if hold.Reason == actor.HoldApproval && t.run.Call.IsRoot() && hold.Subject != a.HeldFor.Subject && until > c.now { // the person is asked at the root
+	if hold.Reason.AwaitsDecision() && t.run.Call.IsRoot() && hold.Subject != a.HeldFor.Subject && until > c.now { // the person is asked at the root
 		shown.Call = &t.run.Call
 		if shown.Ask == nil {
 			shown.Ask = &store.ShownAsk{Kind: actor.AskCall, Child: call, To: a.To, Held: true}

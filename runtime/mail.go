@@ -510,7 +510,7 @@ func (m mail) held(call actor.CallID, n uint64, until actor.Time, hold actor.Hol
 	}
 	row := *p
 	m.act.record(c, store.Noticed{Call: call, At: c.now, N: n, For: hold}, store.Shown{})
-	if hold.Reason == actor.HoldApproval && hold.Subject != row.Waits.Subject {
+	if hold.Reason.AwaitsDecision() && hold.Subject != row.Waits.Subject {
 		of := actor.Provenance{Tool: row.Tool, Correlation: call}
 		m.act.record(c, store.Appended{At: c.now, Message: actor.ChatMessage{Call: c.newCallID(), Role: actor.RoleUser, Source: actor.FromDelivered, At: c.now,
 			Parts: actor.Text(string(contract.SkillWaiting(correlation(&row), hold))), Extensions: actor.Extensions("").WithProvenance(of)}}, store.Shown{})

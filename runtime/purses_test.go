@@ -275,6 +275,11 @@ func TestPurseAsks(t *testing.T) {
 		if got := n.types(root); !strings.Contains(got, "approval_required run_paused") {
 			t.Errorf("%s: got events %s", test.name, got)
 		}
+		for _, e := range slices.Concat(n.events[root], n.events[a.ID.Run]) {
+			if (e.Type == runs.ApprovalRequired || e.Type == runs.ApprovalCreated) && (e.Kind != runs.KindBudget || e.Name != "m" || e.Text != a.Summary) {
+				t.Errorf("%s: got event %s of kind %q, %q, %q", test.name, e.Type, e.Kind, e.Name, e.Text)
+			}
+		}
 		if len(n.external) != 0 {
 			t.Fatalf("%s: %d requests before the decision", test.name, len(n.external))
 		}

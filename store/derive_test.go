@@ -98,6 +98,8 @@ func shownEntries() []Entry {
 	waits, blocked := ask(actor.AskTool, "pay"), ask(actor.AskTool, "erase")
 	waits.Verdict, waits.Await = Verdict{runs.RequireApproval, "rule 1"}, &Await{Summary: "pays 5", Status: runs.ApprovalStatusPending}
 	blocked.Verdict, blocked.Answer = Verdict{runs.Block, "rule 2"}, &actor.Answer{Refusal: actor.Refuse(actor.PolicyBlocked, "the policy blocks this call")}
+	budget := ask(actor.AskModel, "m")
+	budget.Await = &Await{Summary: "up to 50 tokens, and 30 are left", Status: runs.ApprovalStatusPending}
 	added := calls
 	added.Added, added.Callback = true, sender
 	failed := actor.Fail(run, actor.Refuse(actor.Deadline, "late"))
@@ -139,6 +141,9 @@ func shownEntries() []Entry {
 		{Record: Buried{Call: child, At: at}},
 		{Record: Parked{Run: run, At: at + 6*second}},
 		{Record: Ended{Call: run, At: at + 9*second, Reply: leftOut}, Shown: Shown{Call: &client}},
+		{Record: Asking{Run: root, At: at + second, Asks: []Asked{budget}}, Shown: Shown{Call: &client, Step: 2}},
+		{Record: Held{Run: root, Step: 1, At: at + 3*second, N: 3, Until: at + 9*second, For: actor.Hold{Reason: actor.HoldBudget, Subject: "ap_y", Name: "m", Text: "up to 50 tokens, and 30 are left"}}, Shown: Shown{Call: &client, Ask: &ShownAsk{Child: child, To: callee, Held: true}}},
+		{Record: Resolved{Run: root, Step: 2, At: at + 9*second, Status: runs.ApprovalStatusExpired, Detail: "nobody decided"}, Shown: Shown{Ask: &ShownAsk{Kind: actor.AskModel, Name: "m"}}},
 	}
 	seq := map[actor.CallID]uint64{}
 	for i := range entries {

@@ -102,6 +102,9 @@ func (a *Asked) Waits() bool {
 	return a.Open() && a.Await != nil && a.Await.Status == runs.ApprovalStatusPending
 }
 
+// AwaitsBudget reports whether an ask waits, or waited, for a larger budget.
+func (a *Asked) AwaitsBudget() bool { return a.Await != nil && a.Out().Kind == actor.AskModel }
+
 // IsCall reports whether the ask made a call to another actor. It is false for a
 // refused call.
 func (a *Asked) IsCall() bool { return !a.Call.IsZero() }
@@ -547,7 +550,11 @@ func (r *Run) HeldFor(now actor.Time) actor.Hold {
 		case !a.Open():
 		case a.Waits() && a.Clock.Due() > until:
 			id := runs.ToolCallID{Run: r.Call.ID, Step: uint32(len(r.Steps)), Index: uint16(i)}
-			last, until = actor.Hold{Reason: actor.HoldApproval, Subject: id.Approval(), Name: a.Out().Name, Text: a.Await.Summary}, a.Clock.Due()
+			reason := actor.HoldApproval
+			if a.AwaitsBudget() {
+				reason = actor.HoldBudget
+			}
+			last, until = actor.Hold{Reason: reason, Subject: id.Approval(), Name: a.Out().Name, Text: a.Await.Summary}, a.Clock.Due()
 		case a.Ask.Kind == actor.AskWait && a.Clock.Due() > until:
 			last, until = actor.Hold{Reason: actor.HoldSignal, Subject: a.Ask.Name}, a.Clock.Due()
 		case a.IsCall() && a.Clock.Held(now) && a.Clock.HeldUntil > until:

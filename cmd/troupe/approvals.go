@@ -71,6 +71,14 @@ func (a *approvalView) what() string {
 	return a.Tool
 }
 
+// question returns what a person is asked in a conversation.
+func (a *approvalView) question() string {
+	if !a.isBudget() {
+		return a.Tool
+	}
+	return "a larger budget for requests to " + a.Tool + ", to which a yes adds " + a.Raise.String()
+}
+
 // String returns what is added to a budget.
 func (r *raiseFields) String() string {
 	var all []string

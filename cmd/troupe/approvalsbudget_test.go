@@ -35,6 +35,10 @@ func TestApprovalsOfBudget(t *testing.T) {
 	_, id, _ := strings.Cut(said, "approvals show ")
 	id, _, _ = strings.Cut(id, " ")
 	program(0, []string{"budget for scripted", "thinker"}, "approvals", "list")
+	_, run, _ := strings.Cut(said, "run ")
+	run, _, _ = strings.Cut(run, " ")
+	program(0, []string{"approval " + id + "  budget for scripted  until"}, "runs", "show", run)
+	program(0, []string{"scripted budget " + id}, "runs", "events", run)
 	program(0, []string{"model      scripted", "approved   the budget of the run grows by ", " tokens; --raise-money"}, "approvals", "show", id)
 	program(exitFailed, []string{"raise.tokens: got -5"}, "approvals", "approve", id, "--raise-tokens=-5")
 	program(0, []string{"approved budget for scripted", `budget for scripted SUCCEEDED: {"tokens":54321}`}, "approvals", "approve", id, "--raise-tokens", "54321")
@@ -43,4 +47,8 @@ func TestApprovalsOfBudget(t *testing.T) {
 	id, _, _ = strings.Cut(id, " ")
 	program(0, []string{"rejected budget for scripted", "the budget was not raised"}, "approvals", "reject", id)
 	program(0, []string{"status     REJECTED"}, "approvals", "show", id)
+	code, out, errs := runChat(t, "say more\nn too much\n", "thinker", "--session", "s2", "--server", s.url)
+	if want := "a larger budget for requests to scripted, to which a yes adds "; code != exitFailed || !strings.Contains(errs, want) || !strings.Contains(errs, " tokens: the request to model scripted may take up to ") {
+		t.Errorf("exit code %d\n%s%s, want %q", code, out, errs, want)
+	}
 }

@@ -47,6 +47,7 @@ type channelMessage struct {
 	ToolCall string `json:"tool_call_id"`
 	Tool     string `json:"tool_name"`
 	Approval string `json:"approval_id"`
+	Kind     string `json:"kind"` // of an approval
 	Summary  string `json:"args_summary"`
 	Code     string `json:"code"`
 	Cursor   string `json:"cursor"`
@@ -71,6 +72,11 @@ func (m *channelMessage) is(state string) bool {
 // answers reports whether the message answers a request of the client.
 func (m *channelMessage) answers() bool {
 	return m.Request != "" && (m.Type == ingress.ChannelError || m.is(ingress.StateAccepted))
+}
+
+// approval returns what the message says about an approval.
+func (m *channelMessage) approval() approvalView {
+	return approvalView{ID: m.Approval, Kind: m.Kind, Tool: m.Tool, Summary: m.Summary}
 }
 
 // stateDetail is the detail of a state of a run.

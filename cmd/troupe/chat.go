@@ -653,7 +653,10 @@ func (c *chat) ask() {
 			c.ask()
 			return
 		}
-		c.note("%s: %s", cmp.Or(a.what(), m.Tool), oneLine(cmp.Or(m.Summary, a.Summary)))
+		if err != nil {
+			a = m.approval()
+		}
+		c.note("%s: %s", a.question(), oneLine(cmp.Or(m.Summary, a.Summary)))
 		if err == nil && !c.command.JSON {
 			_ = printArgs(c.err, a.Args)
 		}

@@ -34,7 +34,7 @@ func eventLine(e *runs.Event) string {
 	put(e.Step != 0 || e.Index != 0, "%d.%d", e.Step, e.Index)
 	put(e.Actor != actor.ID{}, "%s", e.Actor)
 	put(e.Name != "", "%s", e.Name)
-	put(decides && e.Kind != "", "%s", e.Kind)
+	put(decides && e.Kind != "" || e.Kind == runs.KindBudget, "%s", e.Kind)
 	put((decides || ofRegistry) && e.Principal != "", "by %s", e.Principal)
 	put(ofRegistry && e.Key != "", "with key %s", e.Key)
 	put(!e.Child.IsZero(), "run %s", e.Child)

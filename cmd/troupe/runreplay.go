@@ -141,8 +141,10 @@ func (r *replayed) show(m *channelMessage) error {
 		r.open = false
 		return r.note("%s: %s", m.Code, m.text())
 	case ingress.ChannelApprovalRequired:
-		r.waits = append(r.waits, replayedWait{m.Approval, "the approval of " + m.Tool + ", " + m.Approval})
-		return r.note("%s waits for a person: %s", m.Tool, oneLine(m.Summary))
+		a := m.approval()
+		what := a.what()
+		r.waits = append(r.waits, replayedWait{m.Approval, "the approval of " + what + ", " + m.Approval})
+		return r.note("%s waits for a person: %s", what, oneLine(m.Summary))
 	case ingress.ChannelToolRequest:
 		r.waits = append(r.waits, replayedWait{m.ToolCall, "a device that performs " + m.Tool})
 		return r.note("a device performs %s %s", m.Tool, m.Args)

@@ -26,6 +26,7 @@ func TestReplayNamesWaits(t *testing.T) {
 		"· the run waits for the approval of pay, ap_1":                        {started, approval},
 		"· expired: too late\n· the run has not ended":                         {started, approval, `{"type":"state","state":"RUNNING","detail":{"approval_id":"ap_1","decision":"EXPIRED","reason":"too late"}}`},
 		"· approved by bob":                                                    {started, approval, `{"type":"state","state":"RUNNING","detail":{"approval_id":"ap_1","decision":"APPROVED","by":"bob"}}`, `{"type":"done"}`},
+		"· the run waits for the approval of budget for big, ap_2":             {started, `{"type":"approval_required","approval_id":"ap_2","kind":"budget","tool_name":"big","args_summary":"up to 50 tokens"}`},
 		"· the run waits for the signal go":                                    {started, `{"type":"state","state":"WAITING_SIGNAL","detail":{"name":"go"}}`},
 		"· waits for the signal go\n· the run has not ended":                   {started, `{"type":"state","state":"WAITING_SIGNAL","detail":{"name":"go"}}`, `{"type":"state","state":"RUNNING","detail":{"name":"go"}}`},
 		"· the run waits for a device that performs ask":                       {started, `{"type":"tool_request","tool_call_id":"c1","tool_name":"ask","args":{}}`},

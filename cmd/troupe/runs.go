@@ -92,11 +92,15 @@ func (c *RunsShowCmd) printApprovals(s streams, from source, r *runView, id acto
 	}
 	for i := range waits {
 		e := &waits[i]
-		line := fmt.Sprintf("approval %s  %s  until %s  %s", e.Approval, cmp.Or(e.Name, "of a run below"), localTime(runs.FormatTime(e.Until)), oneLine(e.Text))
+		line := fmt.Sprintf("approval %s  %s  until %s  %s", e.Approval, cmp.Or((&approvalView{Kind: e.Kind, Tool: e.Name}).what(), "of a run below"), localTime(runs.FormatTime(e.Until)), oneLine(e.Text))
 		fmt.Fprintln(s.out, strings.TrimRight(line, " "))
 	}
 	if len(waits) > 0 && c.fromServer() {
-		_, err = fmt.Fprintf(s.err, "to see the arguments, to approve or to reject:\n  %s\n  %s\n  %s\n", c.UserFlags.hint("approvals show", []string{waits[0].Approval}),
+		see := "the arguments"
+		if waits[0].Kind == runs.KindBudget {
+			see = "it"
+		}
+		_, err = fmt.Fprintf(s.err, "to see "+see+", to approve or to reject:\n  %s\n  %s\n  %s\n", c.UserFlags.hint("approvals show", []string{waits[0].Approval}),
 			c.UserFlags.hint("approvals approve", []string{waits[0].Approval}), c.UserFlags.hint("approvals reject", []string{waits[0].Approval}))
 	}
 	return err

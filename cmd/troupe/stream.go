@@ -152,7 +152,7 @@ func (t *answerPrinter) render(e *runs.Event) (text, note string) {
 		note = fmt.Sprintf("run %s waits for the signal %s; to continue:\n  %s", e.Run, e.Name, t.flags.hint("runs signal", []string{e.Run.String(), e.Name}))
 	case runs.ApprovalRequired:
 		text, t.holder = t.endLine(), e.Child
-		note = (&approvalView{ID: e.Approval, Tool: e.Name, Summary: e.Text}).request(t.flags, e.Run.String())
+		note = (&approvalView{ID: e.Approval, Kind: e.Kind, Tool: e.Name, Summary: e.Text}).request(t.flags, e.Run.String())
 	case runs.ApprovalDecision:
 		note = fmt.Sprintf("%s: %s by %s", e.Name, e.Kind, cmp.Or(e.Principal, "a person"))
 	case runs.ApprovalExpired:

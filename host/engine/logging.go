@@ -94,9 +94,9 @@ func (c *cell) logNotices(entries []store.Entry) {
 			attrs := []any{"actor", e.Actor.String(), "run", ev.Run.String()}
 			switch {
 			case ev.Type == runs.ApprovalCreated:
-				log.Info("an approval waits: `troupe approvals list --user '*'` shows it", append(attrs, "tool", ev.Name, "approval", ev.Approval, "until", runs.FormatTime(ev.Until))...)
+				log.Info("an approval waits: `troupe approvals list --user '*'` shows it", append(attrs, "kind", ev.Kind, "tool", ev.Name, "approval", ev.Approval, "until", runs.FormatTime(ev.Until))...)
 			case ev.Type == runs.ApprovalExpired:
-				log.Warn("an approval has expired without a decision", append(attrs, "tool", ev.Name, "approval", ev.Approval)...)
+				log.Warn("an approval has expired without a decision", append(attrs, "kind", ev.Kind, "tool", ev.Name, "approval", ev.Approval)...)
 			case ev.Refusal != nil && ev.Refusal.Reason == actor.Unknown:
 				c.tally.unknown.Add(1)
 				if ev.Type != runs.RunPaused {

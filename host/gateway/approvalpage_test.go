@@ -65,6 +65,8 @@ func TestApprovalOfColleaguesHasNoButtons(t *testing.T) {
 		"not this user's":        {`[{"type":"approval_required","approval_id":"a","tool_name":"pay","args_summary":"pays 5","status":"PENDING","may_decide":false}]`, "A colleague has been asked", "Reject"},
 		"a customer's":           {`[{"type":"approval_required","approval_id":"a","status":"PENDING","may_decide":false}]`, "A colleague has been asked", "Reject"},
 		"a customer who decides": {`[{"may_decide":true,"status":"PENDING","tool_name":"pay","args_summary":"pays 5","args":{"amount":5}},{"type":"approval_required","approval_id":"a"}]`, "Approve pay?", "colleague has been asked"},
+		"a budget":               {`[{"kind":"budget","tool_name":"big","args_summary":"up to 50 tokens","status":"PENDING","may_decide":true,"args":{},"raise":{"tokens":50}},{"type":"approval_required","approval_id":"a","kind":"budget","tool_name":"big","args_summary":"up to 50 tokens"}]`, "asks for a larger budget: up to 50 tokens", "Approve"},
+		"a budget, by its view":  {`[{"kind":"budget","tool_name":"big","status":"PENDING","may_decide":true,"args":{}},{"type":"approval_required","approval_id":"a","tool_name":"big","args_summary":"up to 50 tokens"}]`, "asks for a larger budget: up to 50 tokens", `Approve\n`},
 		"this user's":            {`[{"type":"approval_required","approval_id":"a","tool_name":"pay","args_summary":"pays 5","status":"PENDING","may_decide":true,"args":{}}]`, "Reject", "colleague has been asked"},
 	} {
 		command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+module)

@@ -49,6 +49,7 @@ type channelMessage struct {
 	Args     map[string]any   `json:"args"`
 	Deadline int64            `json:"deadline_ts"`
 	Approval string           `json:"approval_id"`
+	Kind     string           `json:"kind"`
 	Summary  string           `json:"args_summary"`
 	Code     string           `json:"code"`
 	Message  any              `json:"message"`
@@ -138,7 +139,7 @@ func TestChannelSpeaksTheSeedsMessages(t *testing.T) {
 	}
 	state := c.until("state", "WAITING_APPROVAL")
 	asked := c.until("approval_required", "")
-	if state.Detail["approval_id"] != asked.Approval || state.RunState != "PAUSED_WAITING_APPROVAL" || asked.Run != run.Run || asked.Tool != "refund" || asked.Summary != "refund of 5" || !strings.HasPrefix(asked.ToolCall, "tc_") {
+	if state.Detail["approval_id"] != asked.Approval || state.RunState != "PAUSED_WAITING_APPROVAL" || asked.Run != run.Run || asked.Tool != "refund" || asked.Kind != "tool" || asked.Summary != "refund of 5" || !strings.HasPrefix(asked.ToolCall, "tc_") {
 		t.Errorf("%+v %+v", state, asked)
 	}
 	c.send(fmt.Sprintf(`{"type":"approval_decision","ts":0,"run_id":%q,"approval_id":%q,"decision":"approve","reason":"ok"}`, run.Run, asked.Approval))

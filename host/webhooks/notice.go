@@ -88,11 +88,12 @@ type bodyData struct {
 	Session  string `json:"session_id,omitempty"`
 	User     string `json:"user_id,omitempty"`
 	Approval string `json:"approval_id,omitempty"`
+	Kind     string `json:"kind,omitempty"` // of the approval: runs.KindTool or runs.KindBudget
 	Tool     string `json:"tool_name,omitempty"`
 	Expires  string `json:"expires_at,omitempty"`
 	Code     string `json:"code,omitempty"`
 	Server   string `json:"mcp_server,omitempty"`
-	Summary  string `json:"args_summary,omitempty"` // with details only, as are those below
+	Summary  string `json:"args_summary,omitempty"` // with details only, as those below; of a budget always
 	Detail   string `json:"detail,omitempty"`
 }
 
@@ -109,19 +110,20 @@ func (n *Notice) encode(details bool) []byte {
 	if e.Type == runs.ApprovalCreated || e.Type == runs.ApprovalExpired || e.Type == runs.ToolResult {
 		out.Data.Tool = e.Name
 	}
+	if e.Type == runs.ApprovalCreated || e.Type == runs.ApprovalExpired {
+		out.Data.Kind = cmp.Or(e.Kind, runs.KindTool)
+	}
 	if e.Until > 0 {
 		out.Data.Expires = runs.FormatTime(e.Until)
 	}
 	if e.Refusal != nil {
 		out.Data.Code = e.Refusal.Reason.Info().Type
 	}
-	if details {
-		if e.Type == runs.ApprovalCreated {
-			out.Data.Summary = e.Text
-		}
-		if e.Refusal != nil {
-			out.Data.Detail = e.Refusal.Detail
-		}
+	if e.Type == runs.ApprovalCreated && (details || e.Kind == runs.KindBudget) { // the amounts of a budget hold nothing of a user's
+		out.Data.Summary = e.Text
+	}
+	if details && e.Refusal != nil {
+		out.Data.Detail = e.Refusal.Detail
 	}
 	out.Text = n.sentence(&out.Data)
 	return mustJSON(out)
@@ -136,9 +138,9 @@ func (n *Notice) sentence(d *bodyData) string {
 	var b strings.Builder
 	switch n.Kind {
 	case runs.NoticeApprovalRequired:
-		fmt.Fprintf(&b, "An approval waits until %s: %s wants to call %s.", d.Expires, who, d.Tool)
+		fmt.Fprintf(&b, "An approval waits until %s: %s %s.", d.Expires, who, d.asks("wants", "asks"))
 	case runs.NoticeApprovalExpired:
-		fmt.Fprintf(&b, "An approval expired without a decision: %s wanted to call %s.", who, d.Tool)
+		fmt.Fprintf(&b, "An approval expired without a decision: %s %s.", who, d.asks("wanted", "asked"))
 	case runs.NoticeRunFailed:
 		fmt.Fprintf(&b, "A run failed: %s, %s.", who, cmp.Or(d.Code, "for an unknown reason"))
 	case runs.NoticeOutcomeUnknown:
@@ -151,6 +153,14 @@ func (n *Notice) sentence(d *bodyData) string {
 		b.WriteString(" " + more)
 	}
 	return b.String()
+}
+
+// asks says what an approval is about. The verbs are those before "to call" and "for a larger budget".
+func (d *bodyData) asks(wants, asks string) string {
+	if d.Kind == runs.KindBudget {
+		return asks + " for a larger budget for requests to " + d.Tool
+	}
+	return wants + " to call " + d.Tool
 }
 
 func mustJSON(v any) []byte {

@@ -279,11 +279,32 @@ func TestDetails(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &decoded); err != nil {
 			t.Fatal(err)
 		}
-		if decoded.Type != "approval_required" || decoded.Data["tool_name"] != "pay" || decoded.Data["user_id"] != "ada" || decoded.Data["session_id"] != "s-1" {
+		if decoded.Type != "approval_required" || decoded.Data["tool_name"] != "pay" || decoded.Data["kind"] != "tool" || decoded.Data["user_id"] != "ada" || decoded.Data["session_id"] != "s-1" {
 			t.Errorf("body %s", body)
 		}
 		if (decoded.Data["args_summary"] != "") != details || strings.Contains(body, "<script>") {
 			t.Errorf("details %v: body %s", details, body)
+		}
+	}
+}
+
+// A delivery about a budget says so, with the amounts: they hold nothing that a user wrote.
+func TestBudgetInWords(t *testing.T) {
+	for _, kind := range []runs.Notice{runs.NoticeApprovalRequired, runs.NoticeApprovalExpired} {
+		s := &source{}
+		id := s.add(1, kind)
+		e := &s.all[0].Event
+		e.Kind, e.Name, e.Text = runs.KindBudget, "big", "up to 50 tokens, and 30 are left"
+		want := "agent front for ada asks for a larger budget for requests to big. Run " + e.Run.String() + ". up to 50 tokens, and 30 are left"
+		if kind == runs.NoticeApprovalExpired {
+			e.Type, e.Until = runs.ApprovalExpired, 0
+			want = "An approval expired without a decision: agent front for ada asked for a larger budget for requests to big."
+		}
+		r := newReceiver(t, nil)
+		start(t, t.TempDir(), s, webhooks.Config{URL: r.URL})
+		r.wait(t, 1)
+		if body := r.bodies[id]; !strings.Contains(body, want) || !strings.Contains(body, `"kind":"budget"`) || strings.Contains(body, "to call") {
+			t.Errorf("%s: body %s, want %q", kind, body, want)
 		}
 	}
 }

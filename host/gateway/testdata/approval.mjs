@@ -15,6 +15,9 @@ class Recorded {
     for (const c of children) if (c instanceof Recorded) c.parent = this;
     this.children.push(...children);
   }
+  prepend(...children) {
+    this.append(...children);
+  }
   replaceChildren(...children) {
     this.children = children;
   }

@@ -31,6 +31,8 @@ async function readMessage(run) {
   }
 }
 
+const budgetTitle = (m) => `Raise the budget for ${m.tool_name}?`;
+
 const readApproval = (m) => request("GET", `/v1/approvals/${encodeURIComponent(m.approval_id)}`);
 
 // left returns the time until a deadline as text.
@@ -262,11 +264,20 @@ export class RunView {
     const approve = el("button", { class: "button primary", type: "button", text: "Approve", onclick: () => decide("approve") });
     const reject = el("button", { class: "button danger", type: "button", text: "Reject", onclick: () => decide("reject") });
     const form = el("div", { class: "card-form" }, reason, el("div", { class: "row" }, approve, reject), error);
-    const card = this.card(m.approval_id, `Approve ${m.tool_name}?`, "approval", el("p", { class: "card-text", text: visible(m.args_summary || m.tool_name) }),
+    const text = el("p", { class: "card-text", text: visible(m.args_summary || m.tool_name) });
+    const asksForBudget = m.kind === "budget";
+    const card = this.card(m.approval_id, asksForBudget ? budgetTitle(m) : `Approve ${m.tool_name}?`, "approval", text,
       m.child_run_id ? el("p", { class: "muted small", text: "Needed by an agent that was asked for help." }) : null, details, form);
     card.until = m.expires_ts;
     card.tick = () => card.open && (card.note.textContent = left(card.until));
     card.tick();
+    const askForBudget = () => {
+      card.rename(budgetTitle(m));
+      text.textContent = visible(`${this.agent || "The agent"} asks for a larger budget: ${m.args_summary || m.tool_name}`);
+      approve.textContent = "Raise the budget";
+      summary.textContent = "Request";
+    };
+    if (asksForBudget) askForBudget();
     const enable = (on) => [reason, approve, reject, ...(budget?.fields ?? [])].forEach((e) => (e.disabled = !on));
     const decide = (decision) => {
       const raise = decision === "approve" ? budget?.value() : undefined;
@@ -288,8 +299,7 @@ export class RunView {
         const found = await readApproval(m);
         if (found.may_decide === false && found.status === "PENDING" && card.open) return this.leaveToOthers(m, live);
         if (found.kind === "budget" && card.open) {
-          card.rename(`Raise the budget for ${m.tool_name}?`);
-          summary.textContent = "Request";
+          askForBudget();
           budget = new RaiseFields(found);
           form.prepend(budget.root);
         }
@@ -307,7 +317,7 @@ export class RunView {
       else if (card.open) details.open = true;
     };
     if (live) card.show(); // one of the past is shown if it still waits at the end of the messages
-    if (live) announce(visible(`${m.tool_name} needs your approval: ${m.args_summary ?? ""}`));
+    if (live) announce(visible(`${asksForBudget ? `A larger budget for ${m.tool_name}` : m.tool_name} needs your approval: ${m.args_summary ?? ""}`));
   }
 
   // leaveToOthers replaces the card of an approval about which somebody else decides.
@@ -330,7 +340,7 @@ export class RunView {
       if (!found.may_decide || !card.open) return;
       card.root.remove();
       this.cards.delete(m.approval_id);
-      this.approval({ ...m, tool_name: found.tool_name, args_summary: found.args_summary }, true);
+      this.approval({ ...m, kind: found.kind, tool_name: found.tool_name, args_summary: found.args_summary }, true);
       this.actions.change();
     };
     if (live) card.show();
