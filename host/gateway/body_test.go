@@ -50,7 +50,7 @@ func TestScopeIsCheckedBeforeBody(t *testing.T) {
 		"loopback": startBareGateway(t, Config{Keys: keys}, nil),
 		"outside":  startBareGateway(t, Config{Keys: keys}, func(l net.Listener) net.Listener { return offLoopbackListener{l} }),
 	} {
-		for _, r := range b.server.table {
+		for _, r := range b.server.routes() {
 			if r.method != http.MethodPost && r.method != http.MethodPut || r.scope == scopeReadOrRun || r.scope == ingress.ScopeRead { // the key may use them
 
 				continue

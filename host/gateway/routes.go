@@ -185,11 +185,8 @@ func (r *route) verb() (path, verb string) {
 	return path, verb
 }
 
-// matches reports whether the route is that of a request. It allocates nothing.
-func (r *route) matches(method, path []byte) bool {
-	if string(method) != r.method {
-		return false
-	}
+// matches reports whether the route has a path. It allocates nothing.
+func (r *route) matches(path []byte) bool {
 	for rest := r.path; ; {
 		fixed, after, hasParam := strings.Cut(rest, "{")
 		if len(path) < len(fixed) || string(path[:len(fixed)]) != fixed {
@@ -211,14 +208,43 @@ func (r *route) matches(method, path []byte) bool {
 	}
 }
 
-// routeTable is the table of routes that a server serves.
-type routeTable []route
+// routeTable is the table of routes that a server serves, by method and resource. So a request is
+// compared with a few routes only.
+type routeTable map[string]map[string][]*route
+
+func newRouteTable(all []route) routeTable {
+	t := routeTable{}
+	for i := range all {
+		r := &all[i]
+		if t[r.method] == nil {
+			t[r.method] = map[string][]*route{}
+		}
+		resource := string(resourceOf([]byte(r.path)))
+		t[r.method][resource] = append(t[r.method][resource], r)
+	}
+	return t
+}
+
+// resourceOf returns the beginning of a path that has no parameters: the first segment, or the first
+// two of a path of the protocol.
+func resourceOf(path []byte) []byte {
+	from := 1
+	if bytes.HasPrefix(path, protocolPath) {
+		from = len(protocolPath)
+	}
+	if i := bytes.IndexByte(path[min(from, len(path)):], '/'); i >= 0 {
+		return path[:from+i]
+	}
+	return path
+}
+
+var protocolPath = []byte("/v1/")
 
 // scope returns the scope of the route of a request; false if it has no route.
 func (t routeTable) scope(method, path []byte) (scope ingress.Scope, ok bool) {
-	for i := range t {
-		if t[i].matches(method, path) {
-			return t[i].scope, true
+	for _, r := range t[string(method)][string(resourceOf(path))] {
+		if r.matches(path) {
+			return r.scope, true
 		}
 	}
 	return "", false
@@ -301,8 +327,8 @@ func (s *Server) setRoutes(all []route) {
 			message = handle
 		}
 	}
-	s.table, s.router = all, r
-	s.handle = crossOrigin{s.config.Origins, all}.handler(messageFastPath(r.Handler, message))
+	s.table, s.router = newRouteTable(all), r
+	s.handle = crossOrigin{s.config.Origins, s.table}.handler(messageFastPath(r.Handler, message))
 	handler := s.handler(s.handle)
 	s.http, s.ownerHTTP = s.newHTTP(handler, false), s.newHTTP(handler, true)
 }
@@ -338,14 +364,18 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 		ctx.SetUserValue(routeKey, observers)
 		var c *caller
 		var p *problem
-		if h := &ctx.Request.Header; !hasRunToken(h) && (r.scope == scopeRunToken || r.scope == scopeModels && len(h.PeekAll(runHeader)) > 0) {
+		h := &ctx.Request.Header
+		switch names := len(h.PeekAll(runHeader)) > 0 && !hasRunToken(h); {
+		case r.scope == scopeRunToken && !hasRunToken(h), r.scope == scopeModels && names:
 			c, p = forwardedRuns{s}.authorize(ctx)
-		} else if !hasRunToken(h) && r.isOfSession() && len(h.PeekAll(runHeader)) > 0 {
+		case names && r.isOfSession():
 			c, p = authorizeSession(s, ctx, r.scope)
-		} else if c = s.admitted.take(h, r.scope); c == nil {
-			c, p = s.authorize(h, r.scope, ctx.Conn())
-		} else if c.lost(s.config.Keys) { // revoked while the body arrived
-			p = invalidKey()
+		default:
+			if c = s.admitted.take(h, r.scope); c == nil {
+				c, p = s.authorize(h, r.scope, ctx.Conn())
+			} else if c.lost(s.config.Keys) { // revoked while the body arrived
+				p = invalidKey()
+			}
 		}
 		if p == nil && c.chats() && !chatMayUse(&r) {
 			p = lacksChat(&r)
