@@ -127,10 +127,10 @@ func (t modelLoop) askModel(d conversation) Action {
 		return EndRefused(actor.Refuse(actor.Budget, "the prompt of %s has %d messages, at most %d allowed; its setting transcript is %q: choose a smaller one",
 			t.spec.ID, len(prompt.Messages), upstream.MessagesMax, t.spec.Transcript))
 	}
-	if err := prompt.Check(); err != nil {
+	body, err := prompt.EncodeChecked()
+	if err != nil {
 		return EndRefused(actor.Refuse(actor.Unavailable, "%s: invalid prompt: %v", t.modelName(), err))
 	}
-	body := prompt.Encode()
 	if len(body) > upstream.PromptBytesMax {
 		return EndRefused(actor.Refuse(actor.Budget, "the prompt of %s has %d bytes, at most %d allowed; its setting transcript is %q: choose a smaller one, or send smaller messages",
 			t.spec.ID, len(body), upstream.PromptBytesMax, t.spec.Transcript))

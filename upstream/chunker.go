@@ -52,7 +52,12 @@ func (c *Chunker) Add(now actor.Time, text string) (out []string) {
 
 // Due returns the time by which Flush MUST be called, and whether text is
 // buffered.
-func (c *Chunker) Due() (actor.Time, bool) { return c.since.Add(ChunkDelayMax), c.buffered != "" }
+func (c *Chunker) Due() (actor.Time, bool) {
+	if c.buffered == "" {
+		return 0, false
+	}
+	return c.since.Add(ChunkDelayMax), true
+}
 
 // Flush returns the buffered text.
 func (c *Chunker) Flush() (out []string) {

@@ -175,11 +175,15 @@ func (m *Message) check(asked map[string]bool) error {
 }
 
 // Encode returns the JSON form that DecodePrompt reads. Journals and simulated
-// models use it. Equal prompts have equal bytes.
-func (p *Prompt) Encode() []byte {
-	err := p.Check()
-	invariant.Check(err == nil, "upstream: %v", err)
-	return marshal(p.wire(func(name string) string { return name }))
+// models use it. Equal prompts have equal bytes. The prompt MUST be valid.
+func (p *Prompt) Encode() []byte { return invariant.Must(p.EncodeChecked()) }
+
+// EncodeChecked returns the same as Encode, or the error of Check.
+func (p *Prompt) EncodeChecked() ([]byte, error) {
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	return marshal(p.wire(func(name string) string { return name })), nil
 }
 
 // DecodePrompt decodes the output of Encode, and the body of a model request.

@@ -84,16 +84,16 @@ func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 		}
 		p.skipLF = false
 		end := lineEnd(b)
-		n := end
+		n, size := end, end+1 // of the line, and with its end
 		if end < 0 {
-			n = len(b)
+			n, size = len(b), len(b)
 		}
 		if room := p.limits.Line - len(p.line); n > room && room < p.limits.Total-p.offset {
 			p.offset += room
 			p.fail("a line is longer than %d bytes", p.limits.Line)
 			break
 		}
-		if !p.consume(n) {
+		if !p.consume(size) {
 			break
 		}
 		if end < 0 {
@@ -104,9 +104,6 @@ func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 		if len(p.line) > 0 {
 			p.line = append(p.line, line...)
 			line = p.line
-		}
-		if !p.consume(1) {
-			break
 		}
 		p.skipLF = b[end] == '\r'
 		b = b[end+1:]
