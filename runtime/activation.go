@@ -121,8 +121,12 @@ func (act *activation) cloneRuns() []*store.Run { return slices.Clone(act.journa
 func (act *activation) pending() int {
 	n := 0
 	for _, t := range act.turns {
-		for i := range t.run.Last() {
-			if ask := &t.run.Last()[i]; ask.IsCall() && ask.Open() && !t.ended {
+		if t.ended {
+			continue
+		}
+		asks := t.run.Last()
+		for i := range asks {
+			if asks[i].Open() && asks[i].IsCall() {
 				n++
 			}
 		}
@@ -143,8 +147,9 @@ func (act *activation) turn(run actor.CallID) *turn {
 // The turn is nil if no last ask made the call. The ask may already be answered.
 func (act *activation) findAsk(call actor.CallID) (*turn, int) {
 	for _, t := range act.turns {
-		for i := range t.run.Last() {
-			if t.run.Last()[i].Call == call && !call.IsZero() {
+		asks := t.run.Last()
+		for i := range asks {
+			if asks[i].Call == call && !call.IsZero() {
 				return t, i
 			}
 		}
@@ -377,13 +382,14 @@ func queued(run *store.Run, now actor.Time) dispatcher.Queued {
 func (act *activation) record(c *Cell, r store.Record, shown store.Shown) {
 	e := &c.entry
 	*e = store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, Record: r, Shown: shown, WasDue: act.indexedDue}
-	act.numberEvents(c, e)
+	run := e.EventRun()
+	act.numberEvents(c, e, run)
 	if !act.durable {
 		if err := act.journal.Apply(r); err != nil {
 			invariant.Check(false, "%s: invalid record: %v", act.id, err)
 		}
 		act.journal.Transcript = store.Transcript{} // a volatile actor keeps none
-		act.publishEvents(c, e)
+		act.publishEvents(c, e, run)
 		act.journalChanged(c)
 		return
 	}
@@ -399,13 +405,13 @@ func (act *activation) record(c *Cell, r store.Record, shown store.Shown) {
 	act.indexedDue = e.Due
 	c.ready.Entries = append(c.ready.Entries, *e)
 	act.entryBytes += entrySize(e)
-	act.publishEvents(c, e)
+	act.publishEvents(c, e, run)
 	act.journalChanged(c)
 }
 
-// numberEvents gives numbers to the events of an entry, unless they have no consumer.
-func (act *activation) numberEvents(c *Cell, e *store.Entry) {
-	id := e.EventRun()
+// numberEvents gives numbers to the events of an entry, which are those of the run id, unless they
+// have no consumer.
+func (act *activation) numberEvents(c *Cell, e *store.Entry, id actor.CallID) {
 	run := act.journal.Run(id)
 	_, parks := e.Record.(store.Parked)
 	if id.IsZero() || !act.observed(c, id) || parks && run != nil && !run.Started() { // a run without a step is shown as queued
@@ -419,13 +425,12 @@ func (act *activation) numberEvents(c *Cell, e *store.Entry) {
 	}
 }
 
-// publishEvents publishes the events of an entry. Those of a journaled actor are read from
-// the log, so only the number of the last one is published.
-func (act *activation) publishEvents(c *Cell, e *store.Entry) {
+// publishEvents publishes the events of an entry, which are those of a run. Those of a journaled actor are
+// read from the log, so only the number of the last one is published.
+func (act *activation) publishEvents(c *Cell, e *store.Entry, run actor.CallID) {
 	if e.Shown.N == 0 {
 		return
 	}
-	run := e.EventRun()
 	gated := act.durableRun(run)
 	if act.durable {
 		if c.published.event.Run != run {
@@ -446,8 +451,9 @@ func (act *activation) publishEvents(c *Cell, e *store.Entry) {
 // without this record.
 func (act *activation) publishRecord(c *Cell, r store.Record, shown store.Shown) {
 	c.entry = store.Entry{Actor: act.id, Record: r, Shown: shown}
-	act.numberEvents(c, &c.entry)
-	act.publishEvents(c, &c.entry)
+	run := c.entry.EventRun()
+	act.numberEvents(c, &c.entry, run)
+	act.publishEvents(c, &c.entry, run)
 }
 
 // latestEntries is the number of entries of a step that are searched for a summary.

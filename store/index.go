@@ -335,7 +335,7 @@ func (x *Index) Add(b *Batch) (full bool) {
 		case e.Summary != nil:
 			x.run(e.Actor.Tenant, runOf(e.Record)).summary = e.Summary
 		case accepts: // another entry of its step has the summary
-			first := (&Run{Call: accepted.Call, At: accepted.At}).summary()
+			first := acceptedSummary(&accepted)
 			x.run(e.Actor.Tenant, first.Run).summary = &first
 		}
 	}

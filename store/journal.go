@@ -486,11 +486,12 @@ func (j *Journal) StateWith(updates []actor.StateItem) []actor.StateItem {
 
 // openAsk returns an open ask and its run.
 func (j *Journal) openAsk(id actor.CallID, step uint32, index uint16) (*Run, *Asked, error) {
-	run := j.Run(id)
-	if run == nil || int(step) != len(run.Steps) || int(index) >= len(run.Last()) || !run.Last()[index].Open() {
-		return nil, nil, fmt.Errorf("run %s has no open ask %d.%d", id, step, index)
+	if run := j.Run(id); run != nil && int(step) == len(run.Steps) {
+		if asks := run.Last(); int(index) < len(asks) && asks[index].Open() {
+			return run, &asks[index], nil
+		}
 	}
-	return run, &run.Last()[index], nil
+	return nil, nil, fmt.Errorf("run %s has no open ask %d.%d", id, step, index)
 }
 
 // updateClock stops or restarts the run's clock. The clock is stopped until the hold
@@ -522,10 +523,14 @@ func (r *Run) updateClock(at actor.Time) {
 	}
 	r.hold(at, until)
 	for i := range asks {
-		switch a := &asks[i]; {
-		case a.Invoking():
+		a := &asks[i]
+		if !a.Open() || a.Added {
+			continue
+		}
+		switch a.Out().Kind {
+		case actor.AskInvoke:
 			holdClock(&a.Clock, at, addedUntil)
-		case a.Open() && !a.Added && a.Out().Kind == actor.AskModel: // repeated once the run continues
+		case actor.AskModel: // repeated once the run continues
 			holdClock(&a.Clock, at, parkedUntil)
 		}
 	}

@@ -215,8 +215,9 @@ func (j *Journal) FindByKey(key actor.Idempotency) (call actor.CallID, body acto
 		if r.Call.Idempotency.Same(key) {
 			return r.Call.ID, r.Call.Idempotency.Body, true
 		}
-		for i := range r.Last() {
-			if a := &r.Last()[i]; a.Added && a.Open() && a.CallbackKey.Same(key) {
+		asks := r.Last()
+		for i := range asks {
+			if a := &asks[i]; a.Added && a.Open() && a.CallbackKey.Same(key) {
 				return a.Callback, a.CallbackKey.Body, true
 			}
 		}

@@ -21,27 +21,30 @@ const summaryVersion = 3
 // returns the summary; otherwise changed is false. For a record that ends the run,
 // Run.Seq MUST include the last event.
 func (j *Journal) ApplySummarized(r Record) (s runs.Summary, changed bool, err error) {
-	run := j.Run(runOf(r))
+	id := runOf(r)
+	run := j.Run(id)
+	ended, ends := r.(Ended)
 	var before runState
-	if run != nil {
+	if run != nil && !ends {
 		before = run.state()
 	}
 	if err := j.Apply(r); err != nil {
 		return s, false, err
 	}
-	ended, ends := r.(Ended)
+	known := run != nil
 	switch {
-	case run == nil:
-		if run = j.Run(runOf(r)); run == nil { // an outcome without run
+	case known && ends:
+		return run.endSummary(&ended), true, nil
+	case !known:
+		if run = j.Run(id); run == nil { // an outcome without run
 			return s, false, nil
 		}
-		return run.summary(), true, nil
-	case ends:
-		return run.endSummary(&ended), true, nil
-	case run.state() == before:
+	}
+	after := run.state()
+	if known && after == before {
 		return s, false, nil
 	}
-	return run.summary(), true, nil
+	return run.summary(after), true, nil
 }
 
 // ApplyEntrySummarized is like ApplyEntry and returns the same as ApplySummarized.
@@ -118,9 +121,12 @@ func (r *Run) state() runState {
 	paused, busy := s.parked != "", false
 	asks := r.Last()
 	for i := range asks {
-		switch a := &asks[i]; {
-		case !a.Open():
-		case a.Out().Kind == actor.AskWait:
+		a := &asks[i]
+		if !a.Open() {
+			continue
+		}
+		switch kind := a.Out().Kind; {
+		case kind == actor.AskWait:
 			if s.wait == nil {
 				s.wait = a
 			}
@@ -128,7 +134,7 @@ func (r *Run) state() runState {
 			paused = true
 		case a.IsCall():
 			busy, paused = true, paused || a.Clock.HeldUntil != 0
-		case a.Out().Kind == actor.AskTool || a.Out().Kind == actor.AskWork:
+		case kind == actor.AskTool || kind == actor.AskWork:
 			busy = true
 		}
 	}
@@ -141,9 +147,9 @@ func (r *Run) state() runState {
 	return s
 }
 
-// summary returns the summary of an open run.
-func (r *Run) summary() runs.Summary {
-	c, state := &r.Call, r.state()
+// summary returns the summary of an open run in a state.
+func (r *Run) summary(state runState) runs.Summary {
+	c := &r.Call
 	s := runs.Summary{Run: c.ID, Root: c.Root, Actor: c.To, User: c.Principal, Depth: c.Depth(), Workflow: c.Workflow, Project: c.Project,
 		Status: state.status, Created: r.At, Started: r.StartedAt, Usage: r.Usage, Tree: r.Tree, Spent: r.Spent}
 	if !c.IsRoot() {
@@ -161,10 +167,15 @@ func (r *Run) summary() runs.Summary {
 	return s
 }
 
+// acceptedSummary returns the summary of a run that was just accepted.
+func acceptedSummary(r *Accepted) runs.Summary {
+	run := &Run{Call: r.Call, At: r.At}
+	return run.summary(run.state())
+}
+
 // endSummary returns the summary of a run after its outcome.
 func (r *Run) endSummary(e *Ended) runs.Summary {
-	s := r.summary()
-	s.Waits, s.Until, s.Refusal = "", 0, nil
+	s := r.summary(runState{}) // it waits for nothing any more
 	s.Ended, s.Outcome = e.At, e.Reply.Status
 	switch refusal := e.Reply.Refusal; {
 	case refusal == nil:
@@ -203,7 +214,7 @@ func summaryChangeOf(e *Entry) (c summaryChange, ok bool) {
 	c = summaryChange{actor: e.Actor, n: e.N, run: runOf(e.Record), state: e.Summary}
 	switch r := e.Record.(type) {
 	case Accepted:
-		first := (&Run{Call: r.Call, At: r.At}).summary()
+		first := acceptedSummary(&r)
 		c.first = &first
 	case Ended:
 		end := (&Run{}).endSummary(&r)
