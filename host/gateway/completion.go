@@ -110,8 +110,10 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 			return p
 		}
 	}
-	q := command.ChatQuery{Body: append([]byte(nil), ctx.PostBody()...), Trace: ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate")), Share: c.by.Tenant, Agent: c.by.Actor.Agent, Run: c.by.Run, Owner: c.by.Actor}
-	chat, err := lookup(c.server, c.by, q)
+	a := command.StartChat{Body: append([]byte(nil), ctx.PostBody()...), Trace: ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate")), Share: c.by.Tenant, Agent: c.by.Actor.Agent, Run: c.by.Run, Owner: c.by.Actor}
+	starting, cancelStart := context.WithTimeout(context.Background(), readTimeout)
+	defer cancelStart()
+	chat, err := command.Perform(starting, nodeOf(c.server, &c.by), c.by.Principal, a)
 	if err != nil {
 		p := c.server.errorProblem(ctx, err)
 		if p.Code == actor.ModelNotFound.Info().Type {
@@ -144,14 +146,14 @@ func (c *completion) record(completion []byte, refusal *actor.Refusal, id string
 
 // next returns the next part of the answer, empty after command.ChatBeat.
 func (c *completion) next(ctx context.Context) (command.ChatPart, error) {
-	return command.Find(ctx, c.server.node, c.by.Principal, command.ChatPartQuery{Chat: c.id})
+	return command.Perform(ctx, c.server.node, c.by.Principal, command.ReadChat{Chat: c.id})
 }
 
 // cancel ends the request at the model, unless it has ended.
 func (c *completion) cancel() {
 	waiting, cancel := context.WithTimeout(context.Background(), signalTimeout)
 	defer cancel()
-	_, _ = command.Find(waiting, c.server.node, c.by.Principal, command.ChatPartQuery{Chat: c.id, Cancel: true})
+	_, _ = command.Perform(waiting, c.server.node, c.by.Principal, command.CancelChat{Chat: c.id})
 }
 
 // end records the outcome once. The caller reads the end of the answer afterwards.

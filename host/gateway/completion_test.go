@@ -540,16 +540,15 @@ func TestCompletionKeepsShareOfItsBody(t *testing.T) {
 // modelDown is the refusal of a model that does not answer.
 var modelDown = actor.RefuseUnavailable(0, "down")
 
-// Lookup implements command.Node.
-func (n *scriptedNode) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
-	switch q := in.Query.(type) {
-	case command.ChatQuery:
+// Do implements command.Node.
+func (n *scriptedNode) Do(ctx context.Context, in command.Do) (command.Result, error) {
+	switch in.Action.(type) {
+	case command.StartChat:
 		return command.Chat{Model: "scripted"}, nil
-	case command.ChatPartQuery:
-		if q.Cancel {
-			n.cancelled <- struct{}{}
-			return command.ChatPart{}, nil
-		}
+	case command.CancelChat:
+		n.cancelled <- struct{}{}
+		return command.ChatPart{}, nil
+	case command.ReadChat:
 		select {
 		case part := <-n.parts:
 			return part, nil
@@ -557,7 +556,7 @@ func (n *scriptedNode) Lookup(ctx context.Context, in command.Lookup) (command.R
 			return nil, ctx.Err()
 		}
 	}
-	return n.Node.Lookup(ctx, in)
+	return n.Node.Do(ctx, in)
 }
 
 // The end of a run ends its requests to a silent model at once, before and within the answer.

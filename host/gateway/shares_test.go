@@ -119,18 +119,20 @@ type endlessModel struct {
 	begun sync.Map // IDs of requests
 }
 
-func (n *endlessModel) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
-	switch q := in.Query.(type) {
-	case command.ChatQuery:
+func (n *endlessModel) Do(ctx context.Context, in command.Do) (command.Result, error) {
+	switch a := in.Action.(type) {
+	case command.StartChat:
 		return command.Chat{ID: n.NewCallID(), Model: "scripted"}, nil
-	case command.ChatPartQuery:
-		if _, begun := n.begun.LoadOrStore(q.Chat, true); begun && !q.Cancel {
+	case command.ReadChat:
+		if _, begun := n.begun.LoadOrStore(a.Chat, true); begun {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
 		return command.ChatPart{Bytes: []byte("data: {\"choices\":[]}\n\n")}, nil
+	case command.CancelChat:
+		return command.ChatPart{}, nil
 	}
-	return n.Node.Lookup(ctx, in)
+	return n.Node.Do(ctx, in)
 }
 
 // All agents of a principal take its share, so that registering more of them gains nothing.

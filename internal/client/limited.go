@@ -88,6 +88,12 @@ func only[T any](t *trees, all []T, run func(*T) actor.CallID) (out []T) {
 	return out
 }
 
+// errLimited refuses what no limited client may ask.
+var errLimited = &Forbidden{Detail: "a client that is limited to agents may not ask this"}
+
+// Do implements command.Node.
+func (l *limited) Do(context.Context, command.Do) (command.Result, error) { return nil, errLimited }
+
 // Lookup implements command.Node.
 func (l *limited) Lookup(ctx context.Context, c command.Lookup) (command.Result, error) {
 	err := error(nil)
@@ -126,7 +132,7 @@ func (l *limited) Lookup(ctx context.Context, c command.Lookup) (command.Result,
 	case command.SessionQuery, command.SessionsQuery, command.SessionEndQuery, command.SessionEventsQuery,
 		command.RunsQuery, command.ApprovalsQuery, command.TasksQuery, command.DeviceCallsQuery: // of whose results the client sees a part
 	default:
-		err = &Forbidden{Detail: "a client that is limited to agents may not ask this"}
+		err = errLimited
 	}
 	if err != nil {
 		return nil, err

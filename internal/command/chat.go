@@ -8,13 +8,14 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// The queries about models. The answer to a request is read by one ChatPartQuery after the
-// other, until the part that is the last one.
+// ModelsQuery asks for the names of the models.
+type ModelsQuery struct{}
+
+// The actions of a request to a model. Its answer is read by one ReadChat after the other, until the
+// part that is the last one.
 type (
-	// ModelsQuery asks for the names of the models.
-	ModelsQuery struct{}
-	// ChatQuery checks a request to a model, which begins with its first ChatPartQuery.
-	ChatQuery struct {
+	// StartChat checks a request to a model, which begins with its first ReadChat.
+	StartChat struct {
 		Body  []byte       // see upstream.ReadChat
 		Trace string       // see actor.Call.Trace
 		Share string       // key of the principal whose share of the requests it takes
@@ -22,15 +23,14 @@ type (
 		Run   actor.CallID // zero if there is none
 		Owner actor.ID     // actor of the run
 	}
-	// ChatPartQuery asks for the next part of an answer, or cancels the request. It returns
-	// an empty part after ChatBeat. A request whose parts are not asked for is cancelled.
-	ChatPartQuery struct {
-		Chat   actor.CallID
-		Cancel bool
-	}
+	// ReadChat waits for the next part of an answer. It returns an empty part after ChatBeat. A request
+	// whose parts are not read is cancelled.
+	ReadChat struct{ Chat actor.CallID }
+	// CancelChat cancels a request. Its result is an empty part.
+	CancelChat struct{ Chat actor.CallID }
 )
 
-// ChatBeat is the maximum time to the answer of a ChatPartQuery.
+// ChatBeat is the maximum time to the answer of a ReadChat.
 const ChatBeat = 5 * time.Second
 
 type (
@@ -58,13 +58,15 @@ type (
 	}
 )
 
-func (ModelsQuery) query()   {}
-func (ChatQuery) query()     {}
-func (ChatPartQuery) query() {}
+func (ModelsQuery) query() {}
+func (StartChat) action()  {}
+func (ReadChat) action()   {}
+func (CancelChat) action() {}
 
-func (ModelsQuery) returns(Models)     {}
-func (ChatQuery) returns(Chat)         {}
-func (ChatPartQuery) returns(ChatPart) {}
+func (ModelsQuery) returns(Models)  {}
+func (StartChat) returns(Chat)      {}
+func (ReadChat) returns(ChatPart)   {}
+func (CancelChat) returns(ChatPart) {}
 
 func (Models) result()   {}
 func (Chat) result()     {}

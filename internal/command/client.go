@@ -230,7 +230,9 @@ func (c *Client) dispatch(f Frame) error {
 		expected = invoke || signal
 		c.endIf(expected, r, n)
 	case Found:
-		_, expected = r.body.(Lookup)
+		_, lookup := r.body.(Lookup)
+		_, do := r.body.(Do)
+		expected = lookup || do
 		c.endIf(expected, r, n)
 	}
 	if !expected {
@@ -445,9 +447,15 @@ func (c *Client) Follow(ctx context.Context, in Follow) (updates <-chan struct{}
 
 // Lookup implements Node.
 func (c *Client) Lookup(ctx context.Context, in Lookup) (Result, error) {
-	body, err := c.do(ctx, in)
-	found, _ := body.(Found)
-	return found.Result, err
+	return found(c.do(ctx, in))
+}
+
+// Do implements Node.
+func (c *Client) Do(ctx context.Context, in Do) (Result, error) { return found(c.do(ctx, in)) }
+
+func found(body Body, err error) (Result, error) {
+	f, _ := body.(Found)
+	return f.Result, err
 }
 
 var _ Node = (*Client)(nil)

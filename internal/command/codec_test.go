@@ -15,11 +15,12 @@ import (
 )
 
 // bodies lists every type that a frame can hold.
-var bodies = []Body{Invoke{}, Signal{}, Cancel{}, Forget{}, Follow{}, Lookup{}, Stop{}, Joined{}, Updated{}, Answer{}, Done{}, Found{}, Failure{}}
+var bodies = []Body{Invoke{}, Signal{}, Cancel{}, Forget{}, Follow{}, Lookup{}, Do{}, Stop{}, Joined{}, Updated{}, Answer{}, Done{}, Found{}, Failure{}}
 
-// everyQuery and everyResult list the values that travel.
+// everyQuery, everyAction and everyResult list the values that travel.
 var (
-	everyQuery  = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, TasksQuery{}, SchedulesQuery{}, ContextQuery{}, OpenRunQuery{}, WorkingQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, BackupQuery{}, ModelsQuery{}, ChatQuery{}, ChatPartQuery{}, MemoryQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}}
+	everyQuery  = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, TasksQuery{}, SchedulesQuery{}, ContextQuery{}, OpenRunQuery{}, WorkingQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, ModelsQuery{}, MemoryQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}}
+	everyAction = []Action{StartChat{}, ReadChat{}, CancelChat{}, Heartbeat{}, MakeBackup{}}
 	everyResult = []Result{Agents{}, Owner{}, Working{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}, Sessions{}, Session{}, Messages{}, SessionEvents{}, SessionEnd{}, DeviceCalls{}, Tasks{}, Schedules{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{}, Gateway{}, External{}, Permit{}, Backup{}, Models{}, Chat{}, ChatPart{}, Memory{}, SessionState{}, Prompts{}, Steps{}}
 )
 
@@ -68,6 +69,10 @@ func drawInto(t *rapid.T, v reflect.Value) {
 		q := reflect.New(reflect.TypeOf(rapid.SampledFrom(everyQuery).Draw(t, "query"))).Elem()
 		drawInto(t, q)
 		*p = q.Interface().(Query)
+	case *Action:
+		a := reflect.New(reflect.TypeOf(rapid.SampledFrom(everyAction).Draw(t, "action"))).Elem()
+		drawInto(t, a)
+		*p = a.Interface().(Action)
 	case *Result:
 		r := reflect.New(reflect.TypeOf(rapid.SampledFrom(everyResult).Draw(t, "result"))).Elem()
 		drawInto(t, r)
@@ -284,7 +289,7 @@ func TestOtherVersionIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[0] = CodecVersion + 1
-	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 14, this program reads version 13") {
+	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 15, this program reads version 14") {
 		t.Error(err)
 	}
 }
@@ -298,6 +303,11 @@ func FuzzDecodeFrame(f *testing.F) {
 	}
 	for _, r := range everyResult {
 		if b, err := AppendFrame(nil, Frame{1, Found{r}}); err == nil {
+			f.Add(b)
+		}
+	}
+	for _, a := range everyAction {
+		if b, err := AppendFrame(nil, Frame{1, Do{testBy, a}}); err == nil {
 			f.Add(b)
 		}
 	}

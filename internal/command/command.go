@@ -67,9 +67,11 @@ type Node interface {
 	// value may cover several events. updates is closed if the connection to
 	// the node has failed. The next command then returns the reason.
 	Follow(ctx context.Context, c Follow) (updates <-chan struct{}, stop func(), err error)
-	// Lookup returns the result of a query: see the type of the query. Find
+	// Lookup returns the result of a query: see the type of the query. It changes nothing. Find
 	// returns it with its own type.
 	Lookup(ctx context.Context, c Lookup) (Result, error)
+	// Do performs an action: see the type of the action. Perform returns the result with its own type.
+	Do(ctx context.Context, c Do) (Result, error)
 }
 
 // Invoke calls an actor. The node fills in unset fields of the call, except its
@@ -108,6 +110,12 @@ type Follow struct {
 type Lookup struct {
 	By    actor.Principal
 	Query Query
+}
+
+// Do performs an action.
+type Do struct {
+	By     actor.Principal
+	Action Action
 }
 
 // Answer is the outcome of a call.

@@ -99,6 +99,20 @@ func (n *testNode) Lookup(_ context.Context, c Lookup) (Result, error) {
 	return nil, errTest
 }
 
+// testActions holds a result for each action.
+var testActions = map[Action]Result{
+	ReadChat{testRun}:   ChatPart{Bytes: []byte("hello"), Last: true},
+	Heartbeat{"scribe"}: External{Known: true, Healthy: true, LastSeen: 7},
+	MakeBackup{"one"}:   Backup{Dir: "/backups/one"},
+}
+
+func (n *testNode) Do(_ context.Context, c Do) (Result, error) {
+	if r, ok := testActions[c.Action]; ok {
+		return r, nil
+	}
+	return nil, errTest
+}
+
 func testCall(kind actor.Kind, operation string) actor.Call {
 	return actor.Call{ID: testRun, To: testActor, Kind: kind, Operation: operation, Parts: actor.Text("hello")}
 }
@@ -130,6 +144,10 @@ func session(ctx context.Context, c Node) (failed []error, wrong error) {
 	for q, want := range testResults {
 		r, err := c.Lookup(ctx, Lookup{testBy, q})
 		check(fmt.Sprintf("%T", q), reflect.DeepEqual(r, want), err)
+	}
+	for a, want := range testActions {
+		r, err := c.Do(ctx, Do{testBy, a})
+		check(fmt.Sprintf("%T", a), reflect.DeepEqual(r, want), err)
 	}
 	return failed, wrong
 }

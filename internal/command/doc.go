@@ -6,13 +6,15 @@
 // callback, lock or reference to the node, and can be encoded: queries and results by their
 // fields, so a new one needs a line in wire.go and no code.
 //
-// There are five commands:
+// There are seven commands:
 //
 //	Invoke   call an actor and wait for the outcome
 //	Signal   deliver a signal to an open run
 //	Cancel   cancel a run
+//	Forget   delete a session
 //	Follow   subscribe to the new events of a run
 //	Lookup   read one thing: an agent, a run, events, statistics
+//	Do       change something else: begin a request to a model, make a backup
 //
 // Serve performs the commands of a connection, and Dial returns the node at its
 // other end. Neither knows what the connection is: internal/link opens those between

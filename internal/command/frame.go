@@ -23,7 +23,9 @@ import (
 //  10. the agents of a device
 //  11. the state of a session, the owner's epoch in a cluster
 //  12. queries and results by their fields
-const CodecVersion = 13
+//  13. budgets of tokens and money
+//  14. actions apart from queries
+const CodecVersion = 14
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.
@@ -37,7 +39,7 @@ type Frame struct {
 }
 
 // Body is the content of a frame. From the client it is Invoke, Signal, Cancel, Forget,
-// Follow, Lookup or Stop. From the node it is one of the notices Joined and
+// Follow, Lookup, Do or Stop. From the node it is one of the notices Joined and
 // Updated, or one that ends the command: Answer, Done, Found or Failure.
 type Body interface{ body() }
 
@@ -51,7 +53,7 @@ type (
 	// Done ends a Cancel or a Forget, and a Follow that the node has accepted: notices
 	// follow until the client sends Stop.
 	Done struct{}
-	// Found is the result of a Lookup.
+	// Found is the result of a Lookup or a Do.
 	Found struct{ Result Result }
 	// Failure is the error of a command.
 	Failure struct {
@@ -81,6 +83,7 @@ func (Cancel) body()  {}
 func (Forget) body()  {}
 func (Follow) body()  {}
 func (Lookup) body()  {}
+func (Do) body()      {}
 func (Stop) body()    {}
 func (Joined) body()  {}
 func (Updated) body() {}
@@ -104,6 +107,7 @@ const (
 	tagFound
 	tagFailure
 	tagForget
+	tagDo
 )
 
 // AppendFrame appends the encoding of f to b. It returns an error for a frame
@@ -141,6 +145,10 @@ func AppendFrame(b []byte, f Frame) ([]byte, error) {
 		e.Uint(tagLookup)
 		e.principal(m.By)
 		queries.put(e, m.Query)
+	case Do:
+		e.Uint(tagDo)
+		e.principal(m.By)
+		actions.put(e, m.Action)
 	case Stop:
 		e.Uint(tagStop)
 	case Joined:
@@ -216,6 +224,8 @@ func (d *decoder) frame(size int) (f Frame) {
 		f.Body = m
 	case tagLookup:
 		f.Body = Lookup{d.principal(), queries.get(d, "query")}
+	case tagDo:
+		f.Body = Do{d.principal(), actions.get(d, "action")}
 	case tagStop:
 		f.Body = Stop{}
 	case tagJoined:

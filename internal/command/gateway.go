@@ -8,25 +8,23 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// The queries of a gateway in a process of its own. A node answers them only over a
+// The queries and actions of a gateway in a process of its own. A node answers them only over a
 // connection whose peer it has authenticated: the peer names the principals of all commands.
 type (
 	// GatewayQuery asks for the secrets and the API keys, once their version differs from After.
 	GatewayQuery struct{ After uint64 } // 0: at once
-	// ExternalQuery asks for the health of an external agent. With Heartbeat it also records
-	// a heartbeat of the agent.
-	ExternalQuery struct {
-		Name      string
-		Heartbeat bool
-	}
+	// ExternalQuery asks for the health of an external agent.
+	ExternalQuery struct{ Name string }
+	// Heartbeat records a heartbeat of an external agent and returns its health.
+	Heartbeat struct{ Name string }
 	// PermitQuery asks whether the secret in the variable AuthEnv may be sent to a URL or, if
 	// Definition is not empty, whether a tool with this definition can be performed.
 	PermitQuery struct {
 		URL, AuthEnv string
 		Definition   []byte // JSON
 	}
-	// BackupQuery makes a copy of the store and asks for its path.
-	BackupQuery struct{ Name string }
+	// MakeBackup makes a copy of the store and returns its path.
+	MakeBackup struct{ Name string }
 )
 
 // GatewayBeat is the maximum time to the answer of a GatewayQuery. If nothing changes until then,
@@ -71,12 +69,14 @@ const (
 func (GatewayQuery) query()  {}
 func (ExternalQuery) query() {}
 func (PermitQuery) query()   {}
-func (BackupQuery) query()   {}
+func (Heartbeat) action()    {}
+func (MakeBackup) action()   {}
 
 func (GatewayQuery) returns(Gateway)   {}
 func (ExternalQuery) returns(External) {}
+func (Heartbeat) returns(External)     {}
 func (PermitQuery) returns(Permit)     {}
-func (BackupQuery) returns(Backup)     {}
+func (MakeBackup) returns(Backup)      {}
 
 func (Gateway) result()  {}
 func (External) result() {}

@@ -4,7 +4,6 @@ package command
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
@@ -21,7 +20,7 @@ const (
 // Query is one of the queries below.
 type Query interface{ query() }
 
-// Result is the result of a query.
+// Result is the result of a query or an action.
 type Result interface{ result() }
 
 // QueryFor is a query whose result has type R.
@@ -33,15 +32,7 @@ type QueryFor[R Result] interface {
 // Find looks up the result of a query.
 func Find[R Result](ctx context.Context, n Node, by actor.Principal, q QueryFor[R]) (R, error) {
 	found, err := n.Lookup(ctx, Lookup{by, q})
-	if err != nil {
-		var none R
-		return none, err
-	}
-	r, ok := found.(R)
-	if !ok {
-		return r, fmt.Errorf("the result of %T is a %T, want a %T", q, found, r)
-	}
-	return r, nil
+	return resultOf[R](q, found, err)
 }
 
 // The queries. A query that names a run which does not exist is refused as

@@ -132,6 +132,11 @@ func (s *server) performer(f Frame) func(context.Context) (Body, error) {
 			r, err := s.node.Lookup(ctx, c)
 			return Found{fit(r)}, err
 		}
+	case Do:
+		return func(ctx context.Context) (Body, error) {
+			r, err := s.node.Do(ctx, c)
+			return Found{r}, err
+		}
 	default:
 		return nil
 	}

@@ -11,13 +11,14 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// queries and results list the values that travel in frames. A place in the list is the number of
+// queries, actions and results list the values that travel in frames. A place in the list is the number of
 // its type on the wire, so a change of their order, or of a type, raises CodecVersion.
 var (
 	queries = newWire([]Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{},
 		SessionsQuery{}, SessionQuery{}, MessagesQuery{}, ContextQuery{}, OpenRunQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{},
-		SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, BackupQuery{}, ModelsQuery{},
-		ChatQuery{}, ChatPartQuery{}, TasksQuery{}, WorkingQuery{}, MemoryQuery{}, SchedulesQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}, UsageQuery{}})
+		SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, ModelsQuery{}, TasksQuery{},
+		WorkingQuery{}, MemoryQuery{}, SchedulesQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}, UsageQuery{}})
+	actions = newWire([]Action{StartChat{}, ReadChat{}, CancelChat{}, Heartbeat{}, MakeBackup{}})
 	results = newWire([]Result{Agents{}, Owner{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{},
 		Sessions{}, Session{}, Messages{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{},
 		SessionEvents{}, SessionEnd{}, DeviceCalls{}, Gateway{}, External{}, Permit{}, Backup{}, Models{},

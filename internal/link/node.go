@@ -404,6 +404,16 @@ func (n *Node) Lookup(ctx context.Context, in command.Lookup) (command.Result, e
 	return found, n.failed(client, err)
 }
 
+// Do implements command.Node.
+func (n *Node) Do(ctx context.Context, in command.Do) (command.Result, error) {
+	client, err := n.current()
+	if err != nil {
+		return nil, err
+	}
+	done, err := client.Do(ctx, in)
+	return done, n.failed(client, err)
+}
+
 // Follow implements command.Node. updates is closed by stop, and when the node is closed.
 func (n *Node) Follow(ctx context.Context, in command.Follow) (updates <-chan struct{}, stop func(), err error) {
 	source, unfollow, err := n.follow(ctx, in)
@@ -499,7 +509,9 @@ func find[R command.Result](n *Node, q command.QueryFor[R]) (R, error) {
 // Heartbeat implements gateway.External. It returns false too if the link has failed: the agent
 // registers again.
 func (e external) Heartbeat(name string) bool {
-	x, err := find(e.Node, command.ExternalQuery{Name: name, Heartbeat: true})
+	ctx, cancel := context.WithTimeout(e.ctx, externalTimeout)
+	defer cancel()
+	x, err := command.Perform(ctx, e.Node, self, command.Heartbeat{Name: name})
 	return err == nil && x.Known
 }
 
@@ -540,7 +552,7 @@ func permitted(answer command.Permit, err error) error {
 
 // backup makes a backup. It takes as long as the disk of the orchestrator.
 func (n *Node) backup(name string) (dir string, err error) {
-	b, err := command.Find(n.ctx, n, self, command.BackupQuery{Name: name})
+	b, err := command.Perform(n.ctx, n, self, command.MakeBackup{Name: name})
 	switch b.Failed {
 	case command.BackupExists:
 		err = fmt.Errorf("%s: %w", b.Problem, fs.ErrExist)

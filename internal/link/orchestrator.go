@@ -36,8 +36,7 @@ func (o *Orchestrator) Lookup(ctx context.Context, in command.Lookup) (command.R
 		}
 		return command.Gateway{Version: version, Secret: o.Secret, ApprovalScope: string(o.ApprovalScope), Keys: keys, Epoch: o.Epoch}, nil
 	case command.ExternalQuery:
-		known := q.Heartbeat && o.External.Heartbeat(q.Name)
-		return command.External{Known: known, Healthy: o.External.Healthy(q.Name), LastSeen: o.External.LastSeen(q.Name), Circuit: o.External.Circuit(q.Name)}, nil
+		return o.health(q.Name), nil
 	case command.PermitQuery:
 		err := error(nil)
 		if len(q.Definition) > 0 {
@@ -49,8 +48,24 @@ func (o *Orchestrator) Lookup(ctx context.Context, in command.Lookup) (command.R
 			return command.Permit{Problem: err.Error()}, nil
 		}
 		return command.Permit{}, nil
-	case command.BackupQuery:
-		dir, err := o.Backup(q.Name)
+	}
+	return o.Node.Lookup(ctx, in)
+}
+
+func (o *Orchestrator) health(name string) command.External {
+	return command.External{Healthy: o.External.Healthy(name), LastSeen: o.External.LastSeen(name), Circuit: o.External.Circuit(name)}
+}
+
+// Do implements command.Node.
+func (o *Orchestrator) Do(ctx context.Context, in command.Do) (command.Result, error) {
+	switch a := in.Action.(type) {
+	case command.Heartbeat:
+		known := o.External.Heartbeat(a.Name)
+		health := o.health(a.Name)
+		health.Known = known
+		return health, nil
+	case command.MakeBackup:
+		dir, err := o.Backup(a.Name)
 		failed := command.BackupFailure(0)
 		switch {
 		case errors.Is(err, fs.ErrExist):
@@ -66,7 +81,7 @@ func (o *Orchestrator) Lookup(ctx context.Context, in command.Lookup) (command.R
 		}
 		return command.Backup{Failed: failed, Problem: err.Error()}, nil
 	}
-	return o.Node.Lookup(ctx, in)
+	return o.Node.Do(ctx, in)
 }
 
 // Keys passes the API keys of a node on to the gateway of this process and to each ingress.

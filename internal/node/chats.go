@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -59,22 +60,36 @@ type chat struct {
 	unknown *actor.Refusal // of a request for a run to a model that does not exist; the run records it
 }
 
-// lookup performs a query about models.
-func (c *chats) lookup(ctx context.Context, in *command.Lookup) (command.Result, error) {
+// models lists the models.
+func (c *chats) models() (command.Result, error) {
 	if c == nil {
-		return nil, actor.Refuse(actor.Rejected, "this node passes no requests on to models")
-	}
-	switch q := in.Query.(type) {
-	case command.ChatQuery:
-		return c.add(in.By, q)
-	case command.ChatPartQuery:
-		return c.part(ctx, in.By, q)
+		return nil, noModels()
 	}
 	return command.Models{All: c.outbound.Models()}, nil
 }
 
+func noModels() error {
+	return actor.Refuse(actor.Rejected, "this node passes no requests on to models")
+}
+
+// do performs an action of a request.
+func (c *chats) do(ctx context.Context, in command.Do) (command.Result, error) {
+	if c == nil {
+		return nil, noModels()
+	}
+	switch a := in.Action.(type) {
+	case command.StartChat:
+		return c.add(in.By, a)
+	case command.ReadChat:
+		return c.part(ctx, in.By, a.Chat)
+	case command.CancelChat:
+		return command.ChatPart{}, c.stop(in.By, a.Chat)
+	}
+	return nil, fmt.Errorf("unknown action %T", in.Action)
+}
+
 // add checks a request and keeps it until its first part is asked for.
-func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, error) {
+func (c *chats) add(by actor.Principal, q command.StartChat) (command.Chat, error) {
 	in, refusal := upstream.ReadChat(q.Body)
 	if refusal != nil {
 		return command.Chat{}, refusal
@@ -136,17 +151,31 @@ func (c *chats) end(id actor.CallID, o *chat) {
 	o.cancel()
 }
 
-// part returns the next part of an answer.
-func (c *chats) part(ctx context.Context, by actor.Principal, q command.ChatPartQuery) (command.ChatPart, error) {
+// find returns an open request of a principal.
+func (c *chats) find(by actor.Principal, id actor.CallID) (*chat, error) {
 	c.mu.Lock()
-	one := c.open[q.Chat]
+	one := c.open[id]
 	c.mu.Unlock()
 	if one == nil || one.by.Tenant != by.Tenant || one.by.User != by.User {
-		return command.ChatPart{}, actor.Refuse(actor.NotFound, "no request %s to a model is open", q.Chat)
+		return nil, actor.Refuse(actor.NotFound, "no request %s to a model is open", id)
 	}
-	if q.Cancel {
-		c.end(q.Chat, one)
-		return command.ChatPart{}, nil
+	return one, nil
+}
+
+// stop cancels a request.
+func (c *chats) stop(by actor.Principal, id actor.CallID) error {
+	one, err := c.find(by, id)
+	if err == nil {
+		c.end(id, one)
+	}
+	return err
+}
+
+// part returns the next part of an answer.
+func (c *chats) part(ctx context.Context, by actor.Principal, id actor.CallID) (command.ChatPart, error) {
+	one, err := c.find(by, id)
+	if err != nil {
+		return command.ChatPart{}, err
 	}
 	one.reader.Lock()
 	defer one.reader.Unlock()
@@ -154,7 +183,7 @@ func (c *chats) part(ctx context.Context, by actor.Principal, q command.ChatPart
 	one.begin()
 	part, last := one.next(ctx)
 	if last {
-		c.end(q.Chat, one)
+		c.end(id, one)
 		return one.last, nil
 	}
 	one.idle.Reset(chatIdleMax)

@@ -48,7 +48,7 @@ func testChats(t *testing.T, pace time.Duration, test func(c *chats, e *countedC
 		e := &countedChats{}
 		c := newChats(o, e, time.Hour)
 		test(c, e, func() actor.CallID {
-			chat, err := c.add(anna, command.ChatQuery{Body: []byte(`{"model":"scripted","stream":true,"messages":[{"role":"user","content":"a text of several pieces"}]}`)})
+			chat, err := c.add(anna, command.StartChat{Body: []byte(`{"model":"scripted","stream":true,"messages":[{"role":"user","content":"a text of several pieces"}]}`)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,18 +74,18 @@ func reasonOf(err error) actor.Reason {
 func TestChatBelongsToItsPrincipal(t *testing.T) {
 	testChats(t, time.Second, func(c *chats, e *countedChats, begin func() actor.CallID) {
 		first, second := begin(), begin()
-		for _, q := range []command.ChatPartQuery{{Chat: first}, {Chat: first, Cancel: true}} {
-			if _, err := c.part(context.Background(), bert, q); reasonOf(err) != actor.NotFound {
-				t.Errorf("%+v by another principal: %v", q, err)
+		for _, a := range []command.Action{command.ReadChat{Chat: first}, command.CancelChat{Chat: first}} {
+			if _, err := c.do(context.Background(), command.Do{By: bert, Action: a}); reasonOf(err) != actor.NotFound {
+				t.Errorf("%+v by another principal: %v", a, err)
 			}
 		}
-		if _, err := c.part(context.Background(), anna, command.ChatPartQuery{Chat: second, Cancel: true}); err != nil || len(e.recorded) != 0 {
+		if err := c.stop(anna, second); err != nil || len(e.recorded) != 0 {
 			t.Errorf("%v, %d recorded before a part was asked for", err, len(e.recorded))
 		}
 		text, last := "", command.ChatPart{}
 		for !last.Last {
 			var err error
-			if last, err = c.part(context.Background(), anna, command.ChatPartQuery{Chat: first}); err != nil {
+			if last, err = c.part(context.Background(), anna, first); err != nil {
 				t.Fatal(err)
 			}
 			text += string(last.Bytes)
@@ -93,7 +93,7 @@ func TestChatBelongsToItsPrincipal(t *testing.T) {
 		if !strings.Contains(text, "several") || !strings.HasSuffix(text, "data: [DONE]\n\n") || len(e.recorded) != 1 || e.recorded[0].Refusal != nil {
 			t.Errorf("got %s, recorded %+v", text, e.recorded)
 		}
-		if _, err := c.part(context.Background(), anna, command.ChatPartQuery{Chat: first}); reasonOf(err) != actor.NotFound {
+		if _, err := c.part(context.Background(), anna, first); reasonOf(err) != actor.NotFound {
 			t.Errorf("a part behind the last one: %v", err)
 		}
 	})
@@ -104,8 +104,8 @@ func TestForgottenChatIsCancelled(t *testing.T) {
 	testChats(t, time.Minute, func(c *chats, e *countedChats, begin func() actor.CallID) {
 		begin()
 		begun := begin()
-		role, err := c.part(context.Background(), anna, command.ChatPartQuery{Chat: begun})
-		beat, err2 := c.part(context.Background(), anna, command.ChatPartQuery{Chat: begun})
+		role, err := c.part(context.Background(), anna, begun)
+		beat, err2 := c.part(context.Background(), anna, begun)
 		if err != nil || err2 != nil || len(role.Bytes) == 0 || len(beat.Bytes) != 0 || beat.Last {
 			t.Errorf("got %+v, %v, %+v, %v", role, err, beat, err2)
 		}
@@ -124,13 +124,13 @@ func TestChatsAreBounded(t *testing.T) {
 		for i := range ChatsMax - 1 {
 			c.open[actor.CallID{1: byte(i >> 8), 2: byte(i), 3: 1}] = one
 		}
-		if _, err := c.lookup(context.Background(), &command.Lookup{By: anna, Query: command.ChatQuery{Body: []byte(`{"model":"scripted","messages":[{"role":"user","content":"x"}]}`)}}); reasonOf(err) != actor.Busy {
+		if _, err := c.do(context.Background(), command.Do{By: anna, Action: command.StartChat{Body: []byte(`{"model":"scripted","messages":[{"role":"user","content":"x"}]}`)}}); reasonOf(err) != actor.Busy {
 			t.Errorf("got %v, want a refusal as busy", err)
 		}
 		clear(c.open)
 		c.end(id, one)
 	})
-	if _, err := (*chats)(nil).lookup(context.Background(), &command.Lookup{}); reasonOf(err) != actor.Rejected {
+	if _, err := (*chats)(nil).do(context.Background(), command.Do{}); reasonOf(err) != actor.Rejected {
 		t.Errorf("a node without models: %v", err)
 	}
 }

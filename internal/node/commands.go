@@ -227,6 +227,15 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.HealthQuery, command.StatsQuery: // of this process
 		return r, err
 	}
+	return c.leased(r, err)
+}
+
+// Do implements command.Node. It gives a result under the same condition as Lookup.
+func (c *Commands) Do(ctx context.Context, in command.Do) (command.Result, error) {
+	return c.leased(c.chats.do(ctx, in))
+}
+
+func (c *Commands) leased(r command.Result, err error) (command.Result, error) {
 	if lost := c.engine.AwaitLease(); lost != nil {
 		return nil, errorOf(lost)
 	}
@@ -304,8 +313,8 @@ func (c *Commands) lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return toolCommands{c}.list(), nil
 	case command.ActorsQuery:
 		return c.listActors(ctx, in.By.Tenant, q)
-	case command.ModelsQuery, command.ChatQuery, command.ChatPartQuery:
-		return c.chats.lookup(ctx, &in)
+	case command.ModelsQuery:
+		return c.chats.models()
 	case command.MemoryQuery:
 		return c.memories.find(ctx, &in.By, q)
 	case command.HealthQuery:
