@@ -48,6 +48,7 @@ var studies = []study{
 	{"contract", studyContract},
 	{"http", studyHTTP},
 	{"loop", studyLoop},
+	{"watched", studyWatched},
 	{"tool", studyTool},
 	{"sim", studySim},
 }
