@@ -2,7 +2,7 @@
 
 // Package prompts keeps what models were sent and what they answered, for the operators of a server.
 //
-//	outbound ─▶ Recording ─▶ queue (at most 64 MiB) ─▶ redact, cut ─▶ a file for each run
+//	outbound ─▶ Recording ─▶ queue (at most 64 MiB) ─▶ redact, cut ─▶ the file of its session
 //
 // It is off unless the configuration switches it on. The records are no part of the log: nothing is replayed from
 // them, backups do not have them, and a crash of the machine may lose the last ones. The package guarantees:
@@ -11,17 +11,20 @@
 //  2. What a pattern of the configuration matches, and the keys with which the model was asked, are in no file.
 //  3. The records of a deleted session are removed with it, also those of requests that are under way meanwhile,
 //     and at the next start if the process was killed in between. Those older than Config.Keep are removed.
-//  4. A record is as long as RecordBytesMax, the records of a run as RunBytesMax, and all as BytesMax. The oldest
-//     ones make room.
+//  4. A record is as long as RecordBytesMax, the records of a session as SessionBytesMax, and all as BytesMax. The
+//     oldest ones make room.
 //  5. A file that a killed process left incomplete loses that record only.
+//  6. A request is read byte by byte as it was sent, without the spaces between its members and after 2, or not at
+//     all. What it has in common with a request of before is written once.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.
 //
 // # Files
 //
 //	config.go   Config, the settings
-//	file.go     the file of a run
-//	record.go   Record, a line of a file
+//	file.go     the files of a session
+//	frame.go    the frames of a file, each with a record
+//	record.go   Record, a request and its answer
 //	redact.go   redactor, which removes what patterns match
 //	store.go    Store, all files of a node
 package prompts

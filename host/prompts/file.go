@@ -3,46 +3,94 @@
 package prompts
 
 import (
-	"bufio"
-	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
-
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A file has a line with a head, and a line for each record, in the order in which the requests ended. It is named
-// after its session and its run, in the folder of its namespace: a folder for each session would cost more than the record.
+// A session has a file, and others once that is long or old. It is named after the session and the time of its first
+// record, in the folder of its namespace. A file for each run would cost more than its records, and so would a folder
+// for each session.
 
 // fileType ends the names of files.
-const fileType = ".jsonl"
+const fileType = ".prompts"
 
-// lineBytesMax is the maximum size of a line.
-const lineBytesMax = RecordBytesMax + 1<<10
+// formerType ends the names of files of a format that is not read any more.
+const formerType = ".jsonl"
 
-// head is the first line of a file.
-type head struct {
-	Dropped uint64 `json:"dropped"` // records that were removed from the front
+// file is what is known of a file.
+type file struct {
+	encoder
+	of      *sessionFiles
+	path    string
+	began   time.Time // of its first record, or before
+	changed time.Time
+	closed  bool                          // it takes no further record: it was there before the process, or a write has failed
+	gone    bool                          // it was removed
+	torn    bool                          // it has an incomplete frame at its end
+	runs    map[actor.CallID]*recordedRun // nil: it was not read yet
+}
+
+// recordedRun is what is known of a run with records in a file.
+type recordedRun struct {
+	changed time.Time // of its last record
+	settled bool      // what becomes of it does not depend on the log any more
+}
+
+// settled reports whether nothing in the file depends on the log any more.
+func (f *file) settled() bool {
+	if f.runs == nil || f.torn {
+		return false
+	}
+	for _, r := range f.runs {
+		if !r.settled {
+			return false
+		}
+	}
+	return true
+}
+
+// sessionFiles are the files of a session, the oldest first.
+type sessionFiles struct {
+	prefix string // of their paths
+	tenant string // name of their folder
+	all    []*file
+	steps  map[actor.CallID]uint64 // numbers of the last records of runs
+	read   bool                    // steps has all runs of all files
+}
+
+// paths returns the files that may have records of a run.
+func (of *sessionFiles) paths(run actor.CallID) (all []string) {
+	for _, f := range of.all {
+		if f.runs == nil || f.runs[run] != nil {
+			all = append(all, f.path)
+		}
+	}
+	return all
+}
+
+func (of *sessionFiles) size() (n int64) {
+	for _, f := range of.all {
+		n += f.size
+	}
+	return n
 }
 
 func folderName(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:12])
 }
-
-// line returns the head as a line.
-func (h head) line() []byte { return fmt.Appendf(nil, "{\"dropped\":%d}\n", h.Dropped) }
 
 // prefixOf begins the paths of the files of a session.
 func prefixOf(dir, tenant, session string) string {
@@ -55,221 +103,266 @@ func sessionOf(owner actor.ID) string {
 	return session
 }
 
-// fileOf returns the path of the file of a run.
-func fileOf(dir string, owner actor.ID, run actor.CallID) string {
-	return prefixOf(dir, owner.Tenant, sessionOf(owner)) + run.String() + fileType
-}
-
-// appendLine appends a line to a file, and returns the bytes that the file has grown by. whole is set if the file has no
-// incomplete line. After an error the file is as before.
-func appendLine(path string, line []byte, whole bool) (grown int64, err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
-			f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		}
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	if err != nil {
-		return 0, err
-	}
-	size := info.Size()
-	if !whole && size > 0 {
-		if size, err = truncateToLine(f, size); err != nil {
-			return 0, err
-		}
-	}
-	out := line
-	if size == 0 {
-		out = append(head{}.line(), line...)
-	}
-	if _, err = f.WriteAt(out, size); err != nil {
-		return 0, errors.Join(err, f.Truncate(size))
-	}
-	return size + int64(len(out)) - info.Size(), nil
-}
-
-// truncateToLine removes an incomplete line from the end of a file, and returns its size.
-func truncateToLine(f *os.File, size int64) (int64, error) {
-	const step = 64 << 10
-	block := make([]byte, step)
-	for end := size; end > 0; {
-		from := max(end-step, 0)
-		b := block[:end-from]
-		if _, err := f.ReadAt(b, from); err != nil {
-			return 0, err
-		}
-		if at := bytes.LastIndexByte(b, '\n'); at >= 0 {
-			if end = from + int64(at) + 1; end == size {
-				return size, nil
-			}
-			return end, f.Truncate(end)
-		}
-		end = from
-	}
-	return 0, f.Truncate(0)
-}
-
-// errTorn is the error of a file whose head is incomplete.
-var errTorn = errors.New("the file has no head")
-
-// eachLine calls a function for each record of a file, with its number from 1, until it returns false. The line is
-// valid until it returns. An incomplete line at the end is no record.
-func eachLine(path string, each func(step uint64, line []byte) bool) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	in := bufio.NewReaderSize(f, 64<<10)
-	first, err := readLine(in)
-	if err != nil {
-		return errTorn
-	}
-	var h head
-	if err := json.Unmarshal(first, &h); err != nil {
-		return fmt.Errorf("head: %w", err)
-	}
-	for step := h.Dropped + 1; ; step++ {
-		line, err := readLine(in)
-		if errors.Is(err, io.EOF) {
+// scan reads the names of the files.
+func (s *Store) scan() error {
+	return filepath.WalkDir(s.Dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && d.IsDir() {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if !each(step, line) {
+		if strings.HasSuffix(path, tempType) || strings.HasSuffix(path, formerType) { // a killed process has left it
+			return os.Remove(path)
+		}
+		session, at, _ := strings.Cut(strings.TrimSuffix(d.Name(), fileType), "-")
+		began, err := strconv.ParseInt(at, 16, 64)
+		if err != nil || !strings.HasSuffix(path, fileType) {
 			return nil
 		}
-	}
-}
-
-// readLine returns the next line without its end; io.EOF for an incomplete one.
-func readLine(in *bufio.Reader) (line []byte, err error) {
-	for {
-		part, err := in.ReadSlice('\n')
-		if line == nil && err == nil {
-			return part[:len(part)-1], nil
-		}
-		line = append(line, part...)
-		switch {
-		case err == nil:
-			return line[:len(line)-1], nil
-		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, err
-		case len(line) > lineBytesMax:
-			return nil, fmt.Errorf("a line is longer than %d bytes", lineBytesMax)
-		}
-	}
-}
-
-// trim removes records from the front of a file: those before a time, and as many as it takes to have at most a size.
-// It returns the new size; 0 if no record is left, and the file is removed.
-func trim(path string, before time.Time, sizeMax int64) (int64, error) {
-	var sizes []int64
-	var drop, dropped uint64
-	left := int64(0)
-	err := eachLine(path, func(step uint64, line []byte) bool {
-		if len(sizes) == 0 {
-			dropped = step - 1
-		}
-		sizes = append(sizes, int64(len(line))+1)
-		left += int64(len(line)) + 1
-		if lineTime(line).Before(before) {
-			drop = uint64(len(sizes))
-		}
-		return true
-	})
-	if err != nil && !errors.Is(err, errTorn) {
-		return 0, err
-	}
-	for i, n := range sizes {
-		if uint64(i) < drop || left > sizeMax {
-			left -= n
-			drop = max(drop, uint64(i)+1)
-		}
-	}
-	if drop == uint64(len(sizes)) {
-		return 0, os.Remove(path)
-	}
-	if drop == 0 {
-		info, err := os.Stat(path)
+		info, err := d.Info()
 		if err != nil {
-			return 0, err
+			return err
 		}
-		return info.Size(), nil
-	}
-	temp := strings.TrimSuffix(path, fileType) + tempType
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return 0, err
-	}
-	out := bufio.NewWriter(f)
-	begin := head{dropped + drop}.line()
-	_, _ = out.Write(begin)
-	err = eachLine(path, func(step uint64, line []byte) bool {
-		if step > dropped+drop {
-			_, _ = out.Write(line)
-			_ = out.WriteByte('\n')
-		}
-		return true
+		of := s.filesOf(filepath.Join(filepath.Dir(path), session) + "-")
+		of.read = false
+		s.named = max(s.named, began)
+		of.all = append(of.all, &file{encoder: encoder{size: info.Size()}, of: of, path: path, began: time.Unix(0, began), changed: info.ModTime(), closed: true}) // in the order of names
+		s.sum.Add(info.Size())
+		return nil
 	})
-	var changed time.Time
-	if info, e := os.Stat(path); e == nil {
-		changed = info.ModTime()
+}
+
+// filesOf returns the files of a session.
+func (s *Store) filesOf(prefix string) *sessionFiles {
+	of := s.known[prefix]
+	if of == nil {
+		of = &sessionFiles{prefix: prefix, tenant: filepath.Base(filepath.Dir(prefix)), steps: map[actor.CallID]uint64{}, read: true}
+		s.known[prefix] = of
 	}
-	if err = errors.Join(err, out.Flush(), f.Close()); err == nil {
-		err = errors.Join(os.Chtimes(temp, changed, changed), os.Rename(temp, path))
+	return of
+}
+
+// each returns the files that a function selects, in the order of their paths. s.files is held.
+func (s *Store) each(selects func(*file) bool) (all []*file) {
+	for _, of := range s.known {
+		for _, f := range of.all {
+			if selects(f) {
+				all = append(all, f)
+			}
+		}
 	}
+	slices.SortFunc(all, func(a, b *file) int { return cmp.Compare(a.path, b.path) })
+	return all
+}
+
+// load reads which runs a file has, unless that is known. They stay unknown if it cannot be read. s.files is held.
+func (s *Store) load(f *file) {
+	if f.runs != nil {
+		return
+	}
+	c, err := readFile(f.path)
 	if err != nil {
-		return 0, errors.Join(err, os.Remove(temp))
+		if !f.gone {
+			s.Logger.Error("cannot read recorded prompts", "file", f.path, "error", err.Error())
+		}
+		return
 	}
-	return left + int64(len(begin)), nil
-}
-
-// tempType ends the names of files that are being made.
-const tempType = ".new"
-
-// Page is a part of the records of a run.
-type Page struct {
-	All  []Numbered
-	More bool // there are others behind them
-}
-
-// Numbered is a record with its number in the run, from 1.
-type Numbered struct {
-	Step uint64
-	JSON []byte
-}
-
-// PageBytesMax is the size in bytes beyond which a page has no further record.
-const PageBytesMax = 4 << 20
-
-// Read returns at most limit records of a run that follow one, and are not older than a time. There are none if the run
-// has no file.
-func Read(dir string, owner actor.ID, run actor.CallID, after uint64, limit int, since time.Time) (page Page, err error) {
-	size := 0
-	err = eachLine(fileOf(dir, owner, run), func(step uint64, line []byte) bool {
-		if step <= after || lineTime(line).Before(since) || !jsontext.Value(line).IsValid(lenient...) {
+	f.runs = map[actor.CallID]*recordedRun{}
+	c.each(true, func(_ int64, r *framed) bool {
+		run, err := actor.ParseCallID(r.Run)
+		if err != nil {
 			return true
 		}
-		if len(page.All) == limit || size > 0 && size+len(line) > PageBytesMax {
-			page.More = true
-			return false
-		}
-		size += len(line)
-		page.All = append(page.All, Numbered{step, bytes.Clone(line)})
+		f.runs[run] = &recordedRun{changed: parseTime(r.At).Add(time.Duration(r.Took) * time.Millisecond)}
+		f.of.steps[run] = max(f.of.steps[run], r.Step)
 		return true
 	})
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errTorn) {
-		return Page{}, nil
+	f.torn = c.end < len(c.b)
+	s.runs += len(f.runs)
+}
+
+// append adds a record to the file of its session. s.files is held.
+func (s *Store) append(of *recording, r *Record, request []byte) error {
+	files := s.filesOf(prefixOf(s.Dir, of.owner.Tenant, sessionOf(of.owner)))
+	if !files.read {
+		for _, f := range files.all {
+			s.load(f)
+		}
+		files.read = true
+	}
+	now := s.now()
+	f := files.last()
+	if f == nil || f.closed || f.size > fileBytesMax || now.Sub(f.began) > s.Keep/filePart {
+		if f != nil {
+			s.held -= f.held
+			f.drop()
+		}
+		s.named = max(s.named+1, now.UnixNano())
+		f = &file{of: files, path: fmt.Sprintf("%s%016x%s", files.prefix, s.named, fileType), began: now, runs: map[actor.CallID]*recordedRun{}}
+	}
+	step := files.steps[of.run] + 1
+	b, next, err := f.frame(of.run.String(), step, r, request)
+	if err == nil {
+		err = writeAt(f.path, b, f.size)
+	}
+	if errors.Is(err, fs.ErrNotExist) && f.size > 0 { // another program has removed it
+		s.remove(f)
+		return s.append(of, r, request)
 	}
 	if err != nil {
-		return Page{}, fmt.Errorf("prompts of run %s: %w", run, err)
+		f.closed, f.torn = true, true
+		s.leaveEmpty(files)
+		return err
 	}
-	return page, nil
+	if f.size == 0 {
+		files.all = append(files.all, f)
+	}
+	if at := parseTime(r.At); at.Before(f.began) {
+		f.began = at
+	}
+	held := f.held
+	f.put(b, r.Agent, next)
+	s.held += f.held - held
+	s.sum.Add(int64(len(b)))
+	files.steps[of.run], f.changed = step, now
+	if f.runs[of.run] == nil {
+		f.runs[of.run] = &recordedRun{}
+		s.runs++
+	}
+	run := f.runs[of.run]
+	run.changed, run.settled = now, run.settled && s.Prompts != Failed
+	s.bound(files)
+	return nil
+}
+
+func (of *sessionFiles) last() *file {
+	if len(of.all) == 0 {
+		return nil
+	}
+	return of.all[len(of.all)-1]
+}
+
+// writeAt writes the bytes that a file grows by behind those that it has. After an error the file is as before, or has
+// an incomplete frame.
+func writeAt(path string, b []byte, size int64) (err error) {
+	flags := os.O_WRONLY
+	if size == 0 {
+		flags |= os.O_CREATE | os.O_TRUNC
+	}
+	f, err := os.OpenFile(path, flags, 0o600)
+	if size == 0 && errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+			f, err = os.OpenFile(path, flags, 0o600)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if _, err = f.WriteAt(b, size); err != nil {
+		err = errors.Join(err, f.Truncate(size))
+		if size == 0 {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	return errors.Join(err, f.Close())
+}
+
+// bound removes what is beyond the bounds once a session has grown. s.files is held.
+func (s *Store) bound(of *sessionFiles) {
+	if s.held > basesBytesMax {
+		for _, f := range s.each(func(f *file) bool { return f.held > 0 }) {
+			f.drop()
+		}
+		s.held = 0
+	}
+	for len(of.all) > 1 && of.size() > s.session {
+		if !s.remove(of.all[0]) {
+			break
+		}
+	}
+	if s.sum.Load() > s.evict || s.runs > s.most {
+		s.makeRoom()
+	}
+}
+
+// makeRoom removes the files that were written to longest ago. s.files is held.
+func (s *Store) makeRoom() {
+	all := s.each(func(*file) bool { return true })
+	slices.SortStableFunc(all, func(a, b *file) int { return a.changed.Compare(b.changed) })
+	for _, f := range all {
+		if s.sum.Load() <= s.evict-s.evict/evictedPart && s.runs <= s.most-s.most/evictedPart {
+			return
+		}
+		s.remove(f)
+	}
+}
+
+// rewrite removes the records of a file that a function does not select. s.files is held.
+func (s *Store) rewrite(f *file, selects func(*framed) bool) {
+	s.load(f)
+	if f.gone || f.runs == nil {
+		return
+	}
+	former := f.runs
+	runs, began := map[actor.CallID]*recordedRun{}, time.Time{}
+	e, changed, err := rewrite(f.path, func(r *framed) bool {
+		run, err := actor.ParseCallID(r.Run)
+		if err != nil || !selects(r) {
+			return false
+		}
+		if began.IsZero() {
+			began = parseTime(r.At)
+		}
+		runs[run] = former[run]
+		return true
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		s.remove(f)
+		return
+	}
+	if err != nil {
+		s.Logger.Error("cannot remove recorded prompts", "file", f.path, "error", err.Error())
+		return
+	}
+	if f.began, f.torn = began, false; !changed {
+		return
+	}
+	s.sum.Add(e.size - f.size)
+	s.held += e.held - f.held
+	s.runs += len(runs) - len(former)
+	if f.encoder, f.runs = e, runs; e.size == 0 {
+		s.leave(f)
+	}
+}
+
+// remove removes a file, and reports whether it is gone. s.files is held.
+func (s *Store) remove(f *file) bool {
+	if f.gone {
+		return true
+	}
+	if err := os.Remove(f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.Logger.Error("cannot remove recorded prompts", "file", f.path, "error", err.Error())
+		return false
+	}
+	s.sum.Add(-f.size)
+	s.held -= f.held
+	s.runs -= len(f.runs)
+	s.leave(f)
+	return true
+}
+
+// leave forgets a file that was removed.
+func (s *Store) leave(f *file) {
+	f.gone = true
+	f.of.all = slices.DeleteFunc(f.of.all, func(o *file) bool { return o == f })
+	s.leaveEmpty(f.of)
+}
+
+// leaveEmpty forgets a session without files, and removes its folder if that is empty.
+func (s *Store) leaveEmpty(of *sessionFiles) {
+	if len(of.all) == 0 {
+		delete(s.known, of.prefix)
+		_ = os.Remove(filepath.Dir(of.prefix)) // refused unless it is empty
+	}
 }

@@ -19,7 +19,7 @@ import (
 // RecordBytesMax is the maximum size of a record in bytes. Long texts of a longer one are cut.
 const RecordBytesMax = 1 << 20
 
-// Record is a request to a model and its outcome, a line of a file.
+// Record is a request to a model and its outcome.
 type Record struct {
 	At       string         `json:"at"` // beginning of the request
 	Took     int64          `json:"took_ms"`
@@ -29,7 +29,7 @@ type Record struct {
 	Provider string         `json:"provider_model,omitzero"`
 	Status   int            `json:"status,omitzero"` // of the last response; 0: there was none
 	Attempts int            `json:"attempts"`
-	Request  jsontext.Value `json:"request"` // body of the request, or its text if it is no JSON
+	Request  jsontext.Value `json:"request,omitzero"` // body of the request, or its text if it is no JSON
 	Answer   jsontext.Value `json:"answer,omitzero"`
 	Error    *Error         `json:"error,omitzero"`
 	Usage    *Usage         `json:"usage,omitzero"`
@@ -63,25 +63,19 @@ type toolCall struct {
 	Arguments string `json:"arguments"`
 }
 
-// timeFormat has a fixed length, so that the age of a line is known without reading all of it.
+// timeFormat is the format of Record.At.
 const timeFormat = "2006-01-02T15:04:05.000Z"
 
-// line returns the line of a request, with its end. It fails for an answer that is no JSON.
-func line(x *outbound.Recorded, redact redactor) ([]byte, error) {
+// compose returns the record of a request, without it, and the request as it is recorded. That is JSON, or text that
+// is none; see contents.record. It fails for an answer that is no JSON.
+func compose(x *outbound.Recorded, redact redactor) (r Record, request []byte, err error) {
 	completion := x.Completion
 	if x.Raw != nil {
 		completion = readRaw(x)
 	}
-	r := Record{At: x.Began.UTC().Format(timeFormat), Took: x.Took.Milliseconds(), Agent: x.Owner.Agent, External: x.External, Model: x.Model, Provider: completion.Model, Status: x.Status, Attempts: x.Attempts}
+	r = Record{At: x.Began.UTC().Format(timeFormat), Took: x.Took.Milliseconds(), Agent: x.Owner.Agent, External: x.External, Model: x.Model, Provider: completion.Model, Status: x.Status, Attempts: x.Attempts}
 	if r.Provider == "" {
 		r.Provider = x.Provider
-	}
-	if r.Request = jsontext.Value(mask(x, bytes.Clone(x.Request))); r.Request.Compact(lenient...) == nil {
-		r.Request = redact.value(r.Request)
-	} else {
-		text := redact.text(string(r.Request))
-		begin := shorten(text, RecordBytesMax/8) // each byte may need six in JSON
-		r.Request, r.Cut = quote(begin), max(len(text)-len(begin), 0)
 	}
 	if completion.Text != "" || len(completion.Calls) > 0 || completion.Finish != upstream.NoFinish {
 		a := answer{Text: completion.Text, Finish: completion.Finish.String()}
@@ -93,9 +87,9 @@ func line(x *outbound.Recorded, redact redactor) ([]byte, error) {
 		}
 		b, err := marshal(a)
 		if err != nil {
-			return nil, err
+			return r, nil, err
 		}
-		r.Answer = mask(x, b)
+		r.Answer = redact.value(mask(x, b))
 	}
 	if x.Refusal != nil {
 		r.Error = &Error{x.Refusal.Reason.Info().Type, redact.text(string(mask(x, []byte(x.Refusal.Detail))))}
@@ -103,26 +97,33 @@ func line(x *outbound.Recorded, redact redactor) ([]byte, error) {
 	if u := completion.Usage; u.Known {
 		r.Usage = &Usage{u.Input, u.Output, u.Total}
 	}
-	if r.Answer != nil {
-		r.Answer = redact.value(r.Answer)
-	}
 	r.Provider = redact.text(r.Provider)
 	const envelope = 4 << 10
 	room := RecordBytesMax - envelope
 	if r.Error != nil {
 		r.Error.Detail = strings.ToValidUTF8(r.Error.Detail[:min(len(r.Error.Detail), envelope/8)], "\uFFFD")
 	}
-	for _, part := range []struct {
-		of   *jsontext.Value
-		room int
-	}{{&r.Answer, room / 2}, {&r.Request, room}} { // an answer is short, as a rule
-		var n int
-		*part.of, n = cut(*part.of, min(part.room, room))
-		r.Cut += n
-		room -= len(*part.of)
+	r.Answer, r.Cut = cut(r.Answer, room/2) // an answer is short, as a rule
+	room -= len(r.Answer)
+	if request = mask(x, x.Request); len(request) <= room && redact.ignores(request) { // most are not even parsed
+		return r, request, nil
 	}
-	b, err := marshal(r)
-	return append(b, '\n'), err
+	value, lost := jsontext.Value(bytes.Clone(request)), 0
+	if value.Compact(lenient...) == nil {
+		value = redact.value(value)
+	} else {
+		value, lost = quoted(redact.text(string(request)))
+	}
+	r.Cut += lost
+	value, lost = cut(value, room)
+	r.Cut += lost
+	return r, value, nil
+}
+
+// quoted returns a text that is no JSON as JSON, and the number of bytes that it has lost.
+func quoted(text string) (jsontext.Value, int) {
+	begin := shorten(text, RecordBytesMax/8) // each byte may need six in JSON
+	return quote(begin), max(len(text)-len(begin), 0)
 }
 
 func marshal(v any) ([]byte, error) {
@@ -205,12 +206,17 @@ func shorten(text string, n int) string {
 	return fmt.Sprintf("%s … [%d bytes cut] … %s", text[:from], to-from, text[to:])
 }
 
-// lineTime returns the time of a line; zero if it has none.
-func lineTime(b []byte) time.Time {
+// recordTime returns the time of a record as JSON; zero if it has none.
+func recordTime(b []byte) time.Time {
 	const prefix = `{"at":"`
 	if len(b) < len(prefix)+len(timeFormat) || string(b[:len(prefix)]) != prefix {
 		return time.Time{}
 	}
-	at, _ := time.Parse(timeFormat, string(b[len(prefix):len(prefix)+len(timeFormat)]))
+	return parseTime(string(b[len(prefix) : len(prefix)+len(timeFormat)]))
+}
+
+// parseTime returns Record.At; zero if it is none.
+func parseTime(text string) time.Time {
+	at, _ := time.Parse(timeFormat, text)
 	return at
 }

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,12 +22,18 @@ import (
 
 // Bounds of the records on disk. RecordBytesMax bounds one.
 const (
-	RunBytesMax = 32 << 20 // bytes of a run
-	BytesMax    = 1 << 30  // bytes of all runs
-	RunsMax     = 1 << 16
+	SessionBytesMax = 256 << 20
+	BytesMax        = 1 << 30 // bytes of all sessions
+	RunsMax         = 1 << 16 // a run in several files counts for each
 
 	queueBytesMax = 64 << 20
-	evictedPart   = 16 // part of a bound that is removed when it is reached
+	basesBytesMax = 32 << 20 // requests in memory that others may continue
+	evictedPart   = 16       // part of a bound that is removed when it is reached
+
+	// A file takes no further record once it has so many bytes, or such a part of Config.Keep has passed since its
+	// first one: what is removed from it is rewritten with the rest.
+	fileBytesMax = 4 << 20
+	filePart     = 8
 
 	settleEvery = 5 * time.Second
 	writesMax   = 64              // records that are written before other work
@@ -97,11 +102,16 @@ type Store struct {
 	dropped  uint64
 	reported uint64 // of dropped, in the log
 
-	files sync.Mutex // held while files are changed; mu is not taken before it
-	known map[string]*file
-	sum   atomic.Int64 // bytes of all files
-	evict int64        // bytes at which files are removed
-	most  int          // files at which some are removed
+	files sync.Mutex               // held while files are changed; mu is not taken before it
+	known map[string]*sessionFiles // by the begin of their paths
+	named int64                    // time in the name of the newest file
+	held  int                      // bytes of all bases
+	runs  int                      // of all files, as far as they were read
+	sum   atomic.Int64             // bytes of all files
+	evict int64                    // bytes at which files are removed
+	most  int                      // runs at which files are removed
+	// bytes of a session at which its oldest file is removed
+	session int64
 }
 
 // recording is a request that is under way.
@@ -114,16 +124,6 @@ type recording struct {
 type queued struct {
 	of *recording
 	x  *outbound.Recorded
-}
-
-// file is what is known of a file.
-type file struct {
-	tenant  string // name of the folder of its namespace
-	run     actor.CallID
-	size    int64
-	changed time.Time
-	whole   bool // it has no incomplete line
-	settled bool // what becomes of it does not depend on its run any more
 }
 
 // Open returns the records in a folder. It returns nil if nothing is recorded and nothing was.
@@ -142,7 +142,7 @@ func Open(o Options) (*Store, error) {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	s := &Store{Options: o, redact: redact, wake: make(chan struct{}, 1), done: make(chan struct{}), open: map[*recording]struct{}{}, progress: make(chan struct{}), known: map[string]*file{}, evict: BytesMax, most: RunsMax}
+	s := &Store{Options: o, redact: redact, wake: make(chan struct{}, 1), done: make(chan struct{}), open: map[*recording]struct{}{}, progress: make(chan struct{}), known: map[string]*sessionFiles{}, evict: BytesMax, most: RunsMax, session: SessionBytesMax}
 	if err := s.scan(); err != nil {
 		return nil, fmt.Errorf("prompts %s: %w", o.Dir, err)
 	}
@@ -150,34 +150,6 @@ func Open(o Options) (*Store, error) {
 	s.cancel = cancel
 	go s.run(ctx)
 	return s, nil
-}
-
-// scan reads the names of the files.
-func (s *Store) scan() error {
-	err := filepath.WalkDir(s.Dir, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) || err == nil && d.IsDir() {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if strings.HasSuffix(path, tempType) { // a killed process has left it
-			return os.Remove(path)
-		}
-		_, name, _ := strings.Cut(strings.TrimSuffix(d.Name(), fileType), "-")
-		run, err := actor.ParseCallID(name)
-		if err != nil || !strings.HasSuffix(path, fileType) {
-			return nil
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		s.known[path] = &file{tenant: filepath.Base(filepath.Dir(path)), run: run, size: info.Size(), changed: info.ModTime()}
-		s.sum.Add(info.Size())
-		return nil
-	})
-	return err
 }
 
 // Close writes what is queued, for at most closeWithin, and ends the work. No request may be under way.
@@ -255,10 +227,12 @@ func (s *Store) Forget(tenant, session string) {
 	s.files.Lock()
 	defer s.files.Unlock()
 	prefix := prefixOf(s.Dir, tenant, session)
-	for path, f := range s.known {
-		if strings.HasPrefix(path, prefix) {
-			f.settled = false // if it cannot be removed, the next check of the runs tries again
-			s.remove(path, f)
+	if of := s.known[prefix]; of != nil {
+		for _, f := range slices.Clone(of.all) {
+			for _, r := range f.runs {
+				r.settled = false // if it cannot be removed, the next check of the runs tries again
+			}
+			s.remove(f)
 		}
 	}
 }
@@ -292,7 +266,13 @@ func (s *Store) Read(ctx context.Context, owner actor.ID, run actor.CallID, afte
 			return Page{}, ctx.Err()
 		}
 	}
-	return Read(s.Dir, owner, run, after, limit, s.now().Add(-s.Keep))
+	s.files.Lock()
+	var paths []string
+	if of := s.known[prefixOf(s.Dir, owner.Tenant, sessionOf(owner))]; of != nil {
+		paths = of.paths(run)
+	}
+	s.files.Unlock()
+	return readFiles(paths, run, after, limit, s.now().Add(-s.Keep))
 }
 
 // run writes records, and removes those whose time has come.
@@ -391,7 +371,7 @@ func (s *Store) writeOne(q queued) error {
 	if s.Room != nil && !s.Room() {
 		return errNoRoom
 	}
-	text, err := line(q.x, s.redact)
+	record, request, err := compose(q.x, s.redact)
 	if err != nil {
 		return err
 	}
@@ -400,115 +380,14 @@ func (s *Store) writeOne(q queued) error {
 	if q.of.dropped.Load() { // before Forget removes the files
 		return nil
 	}
-	path := fileOf(s.Dir, q.of.owner, q.of.run)
-	f := s.known[path]
-	if f == nil {
-		f = &file{tenant: folderName(q.of.owner.Tenant), run: q.of.run}
-	}
-	grown, err := appendLine(path, text, f.whole)
-	if err != nil {
-		return err
-	}
-	s.known[path] = f
-	f.whole, f.settled, f.changed = true, f.settled && s.Prompts != Failed, s.now()
-	f.size += grown
-	s.sum.Add(grown)
-	if f.size > RunBytesMax {
-		s.trim(path, f, time.Time{}, RunBytesMax/2)
-	}
-	if s.sum.Load() > s.evict || len(s.known) > s.most {
-		s.makeRoom()
-	}
-	return nil
+	return s.append(q.of, &record, request)
 }
 
-// trim removes records from the front of a file. s.files is held.
-func (s *Store) trim(path string, f *file, before time.Time, sizeMax int64) {
-	size, err := trim(path, before, sizeMax)
-	if err != nil {
-		s.Logger.Error("cannot remove recorded prompts", "file", path, "error", err.Error())
-		return
-	}
-	s.sum.Add(size - f.size)
-	if f.size = size; size == 0 {
-		s.forgetFile(path)
-	}
-}
-
-// remove removes a file. s.files is held.
-func (s *Store) remove(path string, f *file) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.Logger.Error("cannot remove recorded prompts", "file", path, "error", err.Error())
-		return
-	}
-	s.sum.Add(-f.size)
-	s.forgetFile(path)
-}
-
-// forgetFile forgets a file that was removed, and removes its folder if that is empty.
-func (s *Store) forgetFile(path string) {
-	delete(s.known, path)
-	_ = os.Remove(filepath.Dir(path)) // refused unless it is empty
-}
-
-// makeRoom removes the files that were written to longest ago. s.files is held.
-func (s *Store) makeRoom() {
-	all := make([]string, 0, len(s.known))
-	for path := range s.known {
-		all = append(all, path)
-	}
-	slices.SortFunc(all, func(a, b string) int {
-		return cmp.Or(s.known[a].changed.Compare(s.known[b].changed), cmp.Compare(a, b))
-	})
-	for _, path := range all {
-		if s.sum.Load() <= s.evict-s.evict/evictedPart && len(s.known) <= s.most-s.most/evictedPart {
-			return
-		}
-		s.remove(path, s.known[path])
-	}
-}
-
-// age removes records older than Keep.
-func (s *Store) age() {
-	before := s.now().Add(-s.Keep)
-	for _, path := range s.paths(func(*file) bool { return true }) {
-		s.files.Lock()
-		if f := s.known[path]; f != nil {
-			if f.changed.Before(before) {
-				s.remove(path, f)
-			} else if runTime(f.run).Before(before) { // it may have older records
-				s.trim(path, f, before, RunBytesMax)
-			}
-		}
-		s.files.Unlock()
-	}
-}
-
-// runTime returns the time at which a run was created.
-func runTime(run actor.CallID) time.Time {
-	ms := int64(0)
-	for _, b := range run[:6] {
-		ms = ms<<8 | int64(b)
-	}
-	return time.UnixMilli(ms)
-}
-
-// paths returns the files that a function selects.
-func (s *Store) paths(selects func(*file) bool) (all []string) {
-	s.files.Lock()
-	defer s.files.Unlock()
-	for path, f := range s.known {
-		if selects(f) {
-			all = append(all, path)
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-// settle removes the files of runs that the log does not have, and with Failed those of runs that have succeeded.
+// settle removes the records of runs that the log does not have, and with Failed those of runs that have succeeded.
 func (s *Store) settle(ctx context.Context) {
-	open := s.paths(func(f *file) bool { return !f.settled })
+	s.files.Lock()
+	open := s.each(func(f *file) bool { return !f.settled() })
+	s.files.Unlock()
 	if len(open) == 0 {
 		return
 	}
@@ -520,32 +399,57 @@ func (s *Store) settle(ctx context.Context) {
 	for _, tenant := range tenants {
 		names[folderName(tenant)] = tenant
 	}
-	for _, path := range open {
+	for _, f := range open {
 		if ctx.Err() != nil {
 			return
 		}
-		s.files.Lock()
-		f := s.known[path]
-		s.files.Unlock()
-		if f == nil {
+		s.settleFile(f, names[f.of.tenant])
+	}
+}
+
+// settleFile is settle for a file. The tenant is "" if the log does not have it.
+func (s *Store) settleFile(f *file, tenant string) {
+	s.files.Lock()
+	s.load(f)
+	states := map[actor.CallID]State{}
+	for run, r := range f.runs {
+		if !r.settled {
+			states[run] = Unknown
+		}
+	}
+	s.files.Unlock()
+	for run := range states {
+		if tenant == "" {
+			break
+		}
+		state, err := s.state(tenant, run)
+		if err != nil {
+			delete(states, run)
 			continue
 		}
-		state := Unknown
-		if tenant, ok := names[f.tenant]; ok {
-			if state, err = s.state(tenant, f.run); err != nil {
-				continue
-			}
-		}
-		s.files.Lock()
-		switch f = s.known[path]; {
-		case f == nil:
-		case state == Unknown && s.now().Sub(f.changed) < settleEvery: // its entries may not be written yet
+		states[run] = state
+	}
+	s.files.Lock()
+	defer s.files.Unlock()
+	if f.runs == nil {
+		return
+	}
+	gone := map[string]bool{}
+	for run, state := range states {
+		switch r := f.runs[run]; {
+		case r == nil:
+		case state == Unknown && s.now().Sub(r.changed) < settleEvery: // its entries may not be written yet
 		case state == Unknown, state == Succeeded && s.Prompts == Failed:
-			s.remove(path, f)
+			gone[run.String()] = true
 		case state != Running || s.Prompts != Failed:
-			f.settled = true
+			r.settled = true
 		}
-		s.files.Unlock()
+	}
+	switch {
+	case len(gone) == len(f.runs):
+		s.remove(f)
+	case len(gone) > 0 || f.torn:
+		s.rewrite(f, func(f *framed) bool { return !gone[f.Run] })
 	}
 }
 
@@ -559,4 +463,21 @@ func (s *Store) state(tenant string, run actor.CallID) (State, error) {
 		return Running, err
 	}
 	return Unknown, err
+}
+
+// age removes records older than Keep.
+func (s *Store) age() {
+	before := s.now().Add(-s.Keep)
+	s.files.Lock()
+	old := s.each(func(f *file) bool { return f.began.Before(before) })
+	s.files.Unlock()
+	for _, f := range old {
+		s.files.Lock()
+		if f.changed.Before(before) {
+			s.remove(f)
+		} else {
+			s.rewrite(f, func(f *framed) bool { return !parseTime(f.At).Before(before) })
+		}
+		s.files.Unlock()
+	}
 }

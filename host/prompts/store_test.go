@@ -77,6 +77,16 @@ func ownerOf(tenant, session string) actor.ID {
 	return actor.ID{Tenant: tenant, Agent: "front", Key: session}
 }
 
+// files returns the files of a session.
+func (s *testStore) files(owner actor.ID) (all []string) {
+	s.Helper()
+	all, err := filepath.Glob(prefixOf(s.Dir, owner.Tenant, sessionOf(owner)) + "*")
+	if err != nil {
+		s.Fatal(err)
+	}
+	return all
+}
+
 // exchange returns a request with a text.
 func exchange(owner actor.ID, text string) *outbound.Recorded {
 	body, _ := json.Marshal(map[string]any{"model": "m", "messages": []any{map[string]any{"role": "user", "content": text}}})
@@ -185,7 +195,7 @@ func TestNoFileHasSecrets(t *testing.T) {
 		s.log.set(run, Running)
 		s.Begin(owner, run)(x)
 		all := s.read(owner, run)
-		if len(all) != 1 {
+		if len(all) != 1 || !strings.Contains(string(all[0].Request), redacted) {
 			t.Errorf("case %d: got %v", i, all)
 		}
 	}
@@ -193,9 +203,6 @@ func TestNoFileHasSecrets(t *testing.T) {
 		if found := grep(t, dir, secret); len(found) > 0 {
 			t.Errorf("%s is in %v", secret, found)
 		}
-	}
-	if found := grep(t, dir, "[redacted]"); len(found) != 6 {
-		t.Errorf("got records in %v", found)
 	}
 }
 
@@ -262,45 +269,50 @@ func TestForgottenSessionLeavesNothing(t *testing.T) {
 }
 
 // A process that was killed between the deletion of a session and that of its records deletes them at the next start, a
-// line without its end is no record, and a file that was being replaced is removed.
+// frame without its end is no record and leaves its file, and so do a file that was being replaced and one of a former format.
 func TestStartCompletesWhatWasKilled(t *testing.T) {
 	const sentinel = "SENTINEL-7c1f"
 	dir := filepath.Join(t.TempDir(), "prompts")
-	s := openStore(t, dir, Config{Prompts: All}, nil)
-	owner, gone, torn := ownerOf("alice", "s"), runOf(1), runOf(2)
-	s.add(ownerOf("alice", "deleted"), gone, sentinel)
-	s.add(owner, torn, "first")
-	s.add(owner, torn, "second")
-	s.Close()
-	path := fileOf(dir, owner, torn)
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, b[:len(b)-10], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	old := time.Now().Add(-time.Minute)
-	if err := os.Chtimes(fileOf(dir, ownerOf("alice", "deleted"), gone), old, old); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(strings.TrimSuffix(path, fileType)+tempType, []byte(sentinel), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	log := &states{of: map[actor.CallID]State{torn: Running}}
-	s = openStore(t, dir, Config{Prompts: All}, log)
-	defer s.Close()
-	s.add(owner, torn, "third") // after the start has settled
-	all := s.read(owner, torn)
-	if len(all) != 2 || !strings.Contains(string(all[0].Request), "first") || !strings.Contains(string(all[1].Request), "third") {
-		t.Errorf("got %+v", all)
-	}
-	if found := grep(t, dir, sentinel); len(found) > 0 {
-		t.Errorf("the text is in %v", found)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("got %v %v", info.Mode(), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, dir, Config{Prompts: All}, nil)
+		owner, gone, torn := ownerOf("alice", "s"), runOf(1), runOf(2)
+		s.add(ownerOf("alice", "deleted"), gone, sentinel)
+		s.add(owner, torn, "first")
+		s.add(owner, torn, "second "+sentinel)
+		s.Close()
+		path := s.files(owner)[0]
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, b[:len(b)-1], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, ending := range []string{tempType, formerType} {
+			if err := os.WriteFile(strings.TrimSuffix(path, fileType)+ending, []byte(sentinel), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(prefixOf(dir, "alice", "begun")+"1"+fileType, []byte(beginning+sentinel), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(2 * settleEvery) // so that the entries of its run cannot be missing yet
+		log := &states{of: map[actor.CallID]State{torn: Running}}
+		s = openStore(t, dir, Config{Prompts: All}, log)
+		synctest.Wait() // it has settled
+		s.add(owner, torn, "third")
+		all := s.read(owner, torn)
+		if len(all) != 2 || !strings.Contains(string(all[0].Request), "first") || !strings.Contains(string(all[1].Request), "third") {
+			t.Errorf("got %+v", all)
+		}
+		if found := grep(t, dir, sentinel); len(found) > 0 {
+			t.Errorf("the text is in %v", found)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("got %v %v", info.Mode(), err)
+		}
+		s.Close()
+	})
 }
 
 // With "failed" the records of a run leave once it and its root have succeeded, and stay otherwise, also if the server
@@ -347,6 +359,9 @@ func TestOldRecordsLeave(t *testing.T) {
 		<-time.After(50 * time.Minute)
 		s.add(owner, busy, "new")
 		s.read(owner, busy)
+		if n := len(s.files(owner)); n != 2 {
+			t.Errorf("got %d files, want another one after a part of the time for which records are kept", n)
+		}
 		<-time.After(20 * time.Minute)
 		synctest.Wait()
 		if found := grep(t, dir, "old"); len(found) > 0 {
@@ -385,55 +400,13 @@ func TestBounds(t *testing.T) {
 	if got := string(all[1].Request); !strings.Contains(got, "begin é") || !strings.Contains(got, "é end") || !strings.Contains(got, "bytes cut]") {
 		t.Errorf("got %.200s", got)
 	}
-	s.files.Lock()
+	s.Store.files.Lock()
 	s.evict = s.sum.Load()
-	s.files.Unlock()
-	newest := runOf(10)
-	s.add(owner, newest, "newest "+long)
-	if s.read(owner, newest) == nil || s.read(owner, oldest) != nil || s.read(owner, second) != nil || s.sum.Load() > s.evict {
+	s.Store.files.Unlock()
+	newest, other := runOf(10), ownerOf("alice", "s2")
+	s.add(other, newest, "newest "+long)
+	if s.read(other, newest) == nil || s.read(owner, oldest) != nil || s.read(owner, second) != nil || s.sum.Load() > s.evict {
 		t.Errorf("got %d bytes, at most %d allowed, or the newest is gone", s.sum.Load(), s.evict)
-	}
-}
-
-// A run has at most RunBytesMax; its oldest records leave, and the others keep their numbers.
-func TestRunIsBounded(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x"+fileType)
-	now := time.Now().Truncate(time.Second)
-	var size int64
-	for i := range 10 {
-		x := exchange(ownerOf("alice", "s"), fmt.Sprintf("question %d", i))
-		x.Began = now.Add(time.Duration(i) * time.Minute)
-		text, err := line(x, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		grown, err := appendLine(path, text, i > 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		size += grown
-	}
-	steps := func() (all []uint64) {
-		if err := eachLine(path, func(step uint64, _ []byte) bool { all = append(all, step); return true }); err != nil {
-			t.Fatal(err)
-		}
-		return all
-	}
-	left, err := trim(path, time.Time{}, size/2)
-	if err != nil || left > size/2+100 || fmt.Sprint(steps()) != "[6 7 8 9 10]" && fmt.Sprint(steps()) != "[7 8 9 10]" {
-		t.Errorf("got %d of %d bytes, %v, %v", left, size, steps(), err)
-	}
-	if info, _ := os.Stat(path); info.Size() != left {
-		t.Errorf("got %d bytes, want %d", info.Size(), left)
-	}
-	if _, err = trim(path, now.Add(8*time.Minute), size); err != nil || fmt.Sprint(steps()) != "[9 10]" {
-		t.Errorf("got %v, %v", steps(), err)
-	}
-	if left, err = trim(path, now.Add(time.Hour), size); err != nil || left != 0 {
-		t.Errorf("got %d, %v", left, err)
-	}
-	if _, err := os.Stat(path); !os.IsNotExist(err) {
-		t.Errorf("the empty file is left: %v", err)
 	}
 }
 
@@ -443,14 +416,14 @@ func TestDroppedRecordsAreCounted(t *testing.T) {
 	s := openStore(t, dir, Config{Prompts: All}, nil)
 	defer s.Close()
 	owner := ownerOf("alice", "s")
-	s.files.Lock() // the writer waits
+	s.Store.files.Lock() // the writer waits
 	x := exchange(owner, "q")
 	x.Request = make([]byte, queueBytesMax/4)
 	for i := range 8 {
 		s.Begin(owner, runOf(byte(i)))(x)
 	}
 	dropped := s.Stats().Dropped
-	s.files.Unlock()
+	s.Store.files.Unlock()
 	if dropped < 3 || dropped > 5 {
 		t.Errorf("got %d dropped of 8 that are twice the queue", dropped)
 	}
@@ -508,7 +481,7 @@ func TestFailedRemovalIsRepeated(t *testing.T) {
 		s.add(owner, run, "SENTINEL")
 		s.read(owner, run)
 		<-time.After(3 * settleEvery) // it is settled
-		path := fileOf(s.Dir, owner, run)
+		path := s.files(owner)[0]
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
@@ -583,28 +556,38 @@ func TestLongQueue(t *testing.T) {
 	})
 }
 
-// The records of a run leave from the front, and the files that were written to longest ago.
+// The files of a session leave from the front, and those that were written to longest ago.
 func TestFilesAreBounded(t *testing.T) {
 	s := openStore(t, t.TempDir(), Config{Prompts: All}, nil)
 	defer s.Close()
-	owner, run, long := ownerOf("alice", "s"), runOf(1), strings.Repeat("x ", 400<<10)
-	for range 50 {
-		s.add(owner, run, long)
+	owner, run := ownerOf("alice", "s"), runOf(1)
+	for i := range 20 {
+		s.add(owner, run, strings.Repeat(string(rune('a'+i))+" ", 400<<10))
 	}
-	s.read(owner, run)
-	if got := s.Stats().Bytes; got > RunBytesMax || got < RunBytesMax/4 {
-		t.Errorf("got %d bytes of a run, at most %d allowed", got, RunBytesMax)
+	all := s.read(owner, run)
+	if n := len(s.files(owner)); n < 3 || n > 6 || len(all) == 0 {
+		t.Errorf("got %d records of 16 MB in %d files, of which each takes %d", len(all), n, fileBytesMax)
 	}
-	s.files.Lock()
+	s.Store.files.Lock()
+	s.session = 10 << 20
+	s.Store.files.Unlock()
+	s.add(owner, run, "the last one")
+	page, err := s.Store.Read(context.Background(), owner, run, 19, 10)
+	if got := s.Stats().Bytes; err != nil || got > 10<<20 || got < 2<<20 || len(page.All) != 2 || page.All[1].Step != 21 {
+		t.Errorf("got %d bytes of a session, %v, %d records behind the 19th", got, err, len(page.All))
+	}
+	s.Store.files.Lock()
 	s.most = 3
-	s.files.Unlock()
+	s.Store.files.Unlock()
 	for n := range byte(5) {
 		run := runOf(2 + n)
-		s.add(owner, run, "question")
+		s.add(ownerOf("alice", fmt.Sprint(n)), run, "question")
 		s.read(owner, run)
 	}
-	if n := len(s.paths(func(*file) bool { return true })); n > 3 {
-		t.Errorf("got %d files, at most 3 allowed", n)
+	s.Store.files.Lock()
+	defer s.Store.files.Unlock()
+	if n := len(s.each(func(*file) bool { return true })); n > 3 || s.runs != n {
+		t.Errorf("got %d files of %d runs, at most 3 allowed", n, s.runs)
 	}
 }
 
