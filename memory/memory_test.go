@@ -3,7 +3,9 @@
 package memory
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -187,6 +189,62 @@ func TestNearFactsAreReported(t *testing.T) {
 	}
 	if near := s.index.Near(&Change{Entity: "x", Content: "something else"}); len(near) != 0 {
 		t.Errorf("near %v, want none", near)
+	}
+}
+
+// TestNearFactsAreFound compares the facts that are near with all facts.
+func TestNearFactsAreFound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		content := rapid.Custom(func(t *rapid.T) string {
+			return strings.Join(rapid.SliceOfN(rapid.SampledFrom(strings.Fields("ant bee cat dog eel fox gnu hen")), 1, 7).Draw(t, "words"), " ")
+		})
+		s := newScope(t)
+		facts := rapid.SliceOfN(content, 0, 4*nearMax).Draw(t, "facts")
+		for i, text := range facts {
+			if _, r := s.create(fmt.Sprint("e", i), text); r != nil {
+				t.Fatal(r)
+			}
+		}
+		words := func(text string) []string {
+			all := Words(text)
+			slices.Sort(all)
+			return slices.Compact(all)
+		}
+		change := content.Draw(t, "change")
+		var want []float64
+		for _, text := range facts {
+			if s := share(words(change), words(text)); s >= nearAtLeast {
+				want = append(want, math.Round(s*100)/100)
+			}
+		}
+		slices.SortFunc(want, func(a, b float64) int { return cmp.Compare(b, a) })
+		var got []float64
+		for _, n := range s.index.Near(&Change{Entity: "other", Content: change}) {
+			got = append(got, n.Share)
+		}
+		if !slices.Equal(got, want[:min(nearMax, len(want))]) {
+			t.Fatalf("%q: got shares %v, want %v", change, got, want)
+		}
+	})
+}
+
+// TestFrequentWordsAreNotCompared checks that a change is not compared with all facts of a large scope.
+func TestFrequentWordsAreNotCompared(t *testing.T) {
+	x := newScope(t).index
+	x.postings = map[string][]posting{"the": make([]posting, nearFactsMax), "customer": make([]posting, nearFactsMax-1), "graz": make([]posting, 1), "rare": make([]posting, 1)}
+	for text, want := range map[string]string{
+		"graz rare the customer":         "[graz rare]",     // of 4 words 3 are common, so one of the 2 rarest is
+		"graz the customer":              "[graz customer]", // one of 2
+		"graz the customer new":          "[graz]",          // no fact has the word new
+		"the customer":                   "[customer]",      // both, of 1 of them
+		"the":                            "[the]",
+		"graz rare the customer new old": "[graz]", // one of 3, of which 2 are in no fact
+	} {
+		words := Words(text)
+		slices.Sort(words)
+		if got := fmt.Sprint(x.deciding(words)); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
 	}
 }
 

@@ -17,8 +17,8 @@ const (
 	QueryBytesMax = 1 << 10
 	queryWordsMax = 16 // words of a query that are searched: the rarest ones
 	nearMax       = 5
-	nearWordsMax  = 6
-	nearAtLeast   = 0.6 // share of common words
+	nearAtLeast   = 0.6    // share of common words
+	nearFactsMax  = 20_000 // facts with a common word that are compared
 )
 
 // Hit is a fact that a search has found.
@@ -104,6 +104,21 @@ type Near struct {
 	Share   float64 `json:"share"` // of common words, up to 1
 }
 
+// deciding returns the rarest of some different words, of which a fact that says nearly the same has at least one. It
+// omits the most frequent ones if too many facts have them.
+func (x *Index) deciding(words []string) []string {
+	known := x.rarest(words, len(words))
+	common := int(math.Ceil(nearAtLeast*float64(len(words)) - 1e-9)) // words that such a fact has at least
+	n := len(words) - common + 1
+	known = known[:max(0, n-(len(words)-len(known)))] // no fact has the other ones
+	for i, facts := 0, 0; i < len(known); i++ {
+		if facts += len(x.postings[known[i]]); facts > nearFactsMax {
+			return known[:i]
+		}
+	}
+	return known
+}
+
 // Near returns valid facts that say nearly the same as a change, the most similar first. The fact that
 // the change states is none.
 func (x *Index) Near(c *Change) []Near {
@@ -112,7 +127,7 @@ func (x *Index) Near(c *Change) []Near {
 	slices.Sort(words)
 	words = slices.Compact(words)
 	var all []Near
-	for _, hit := range x.rank(x.rarest(words, nearWordsMax), false, 4*nearMax) {
+	for _, hit := range x.rank(x.deciding(words), false, 4*nearMax) {
 		if hit.Fact.ID == id && Key(hit.Entity) == own {
 			continue
 		}

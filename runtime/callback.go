@@ -256,20 +256,10 @@ func (t *turn) checkStateItems(c *Cell, items []actor.StateItem) *actor.Refusal 
 			itemsMax = actor.MemoryItemsMax
 		}
 	}
-	before, after := sizeOfState(t.act.journal.EffectiveState()), sizeOfState(t.act.journal.StateWith(items))
-	grows := after.items > before.items || after.bytes > before.bytes // an actor above a lowered limit may still shrink
-	if grows && (after.items > itemsMax || after.bytes > bytesMax) {
-		return actor.Refuse(actor.Budget, "%s would store %d state items of %d bytes, at most %d items of %d bytes allowed", t.act.id, after.items, after.bytes, itemsMax, bytesMax)
+	before, after := t.act.journal.StateSizes(items)
+	grows := after.Items > before.Items || after.Bytes > before.Bytes // an actor above a lowered limit may still shrink
+	if grows && (after.Items > itemsMax || after.Bytes > bytesMax) {
+		return actor.Refuse(actor.Budget, "%s would store %d state items of %d bytes, at most %d items of %d bytes allowed", t.act.id, after.Items, after.Bytes, itemsMax, bytesMax)
 	}
 	return nil
-}
-
-type stateSize struct{ items, bytes int }
-
-func sizeOfState(items []actor.StateItem) stateSize {
-	s := stateSize{items: len(items)}
-	for i := range items {
-		s.bytes += len(items[i].Name) + len(items[i].Value)
-	}
-	return s
 }

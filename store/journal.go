@@ -471,17 +471,45 @@ func (j *Journal) mergeState(items []actor.StateItem) {
 }
 
 // EffectiveState returns the actor state after applying the updates of open runs.
-func (j *Journal) EffectiveState() []actor.StateItem { return j.StateWith(nil) }
-
-// StateWith returns the actor state after applying the updates of open runs and then
-// further ones.
-func (j *Journal) StateWith(updates []actor.StateItem) []actor.StateItem {
+func (j *Journal) EffectiveState() []actor.StateItem {
 	now := Journal{ActorState: j.ActorState}
 	for _, run := range j.Runs {
 		now.updateState(run.StateUpdates)
 	}
-	now.updateState(updates)
 	return now.ActorState
+}
+
+// StateSize is the number of items of an actor state, and the length of their names and values in bytes.
+type StateSize struct{ Items, Bytes int }
+
+// StateSizes returns the size of the actor state with the updates of open runs, and with further ones as well. It
+// depends on the number of updates only: a state may have many items.
+func (j *Journal) StateSizes(updates []actor.StateItem) (before, after StateSize) {
+	size := StateSize{len(j.ActorState), j.stateBytes - itemOverhead*len(j.ActorState)}
+	known := map[string]int{} // length of the value of an item that was updated; 0: deleted
+	count := func(name string, length, sign int) {
+		if length > 0 {
+			size.Items, size.Bytes = size.Items+sign, size.Bytes+sign*(len(name)+length)
+		}
+	}
+	update := func(items []actor.StateItem) {
+		for i := range items {
+			name := items[i].Name
+			length, updated := known[name]
+			if at, there := slices.BinarySearchFunc(j.ActorState, name, func(s actor.StateItem, name string) int { return strings.Compare(s.Name, name) }); !updated && there {
+				length = len(j.ActorState[at].Value)
+			}
+			count(name, length, -1)
+			known[name] = len(items[i].Value)
+			count(name, known[name], 1)
+		}
+	}
+	for _, run := range j.Runs {
+		update(run.StateUpdates)
+	}
+	before = size
+	update(updates)
+	return before, size
 }
 
 // openAsk returns an open ask and its run.

@@ -212,6 +212,38 @@ func TestOutcomeIndexAgainstScan(t *testing.T) {
 	}
 }
 
+// TestStateSizes compares the sizes of a state with those of the state itself.
+func TestStateSizes(t *testing.T) {
+	items := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) actor.StateItem {
+		return actor.StateItem{Name: rapid.SampledFrom([]string{"a", "bb", "ccc"}).Draw(t, "name"), Value: []byte(rapid.StringN(0, 3, -1).Draw(t, "value"))}
+	}), 0, 4)
+	sizeOf := func(j *Journal) (s StateSize) {
+		for _, item := range j.EffectiveState() {
+			s.Items, s.Bytes = s.Items+1, s.Bytes+len(item.Name)+len(item.Value)
+		}
+		return s
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		var j Journal
+		for range rapid.IntRange(0, 3).Draw(t, "ended runs") {
+			j.updateState(items.Draw(t, "state"))
+		}
+		for range rapid.IntRange(0, 2).Draw(t, "open runs") {
+			j.Runs = append(j.Runs, &Run{StateUpdates: items.Draw(t, "updates of a run")})
+		}
+		further := items.Draw(t, "further updates")
+		with := j
+		with.Runs = append(slices.Clone(j.Runs), &Run{StateUpdates: further})
+		before, after := j.StateSizes(further)
+		if want := sizeOf(&j); before != want {
+			t.Fatalf("got %+v before, want %+v", before, want)
+		}
+		if want := sizeOf(&with); after != want {
+			t.Fatalf("got %+v after, want %+v", after, want)
+		}
+	})
+}
+
 func TestStateUpdatesApplyAtEndOfRun(t *testing.T) {
 	item := func(name, value string) actor.StateItem { return actor.StateItem{Name: name, Value: []byte(value)} }
 	call := func(n byte) actor.CallID { return actor.CallID{14: n} }
