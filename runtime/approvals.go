@@ -14,7 +14,8 @@ import (
 // decision the clocks of its run and of the callers above are stopped. The decision arrives as a
 // signal; the first one counts. An approved call is performed once its approval is durable.
 
-// Approval is a tool call, or a request to a model beyond the budget of its run, that waits for a decision.
+// Approval is a tool call, or a request to a model beyond the budget of its run, that waits for a decision. In
+// the result of ClientCalls it waits for a device.
 type Approval struct {
 	ID        runs.ToolCallID
 	Actor     actor.ID
@@ -39,8 +40,12 @@ func approvalOf(c *Cell, t *turn, i int) Approval {
 	if a.AwaitsBudget() {
 		raise = purses{c, t}.raise(a, nil)
 	}
+	summary := ""
+	if a.Await != nil {
+		summary = a.Await.Summary
+	}
 	return Approval{Raise: raise, Approver: approverOf(c, t, a), ID: t.toolCallID(i), Actor: t.act.id, Root: call.Root, Chain: call.Chain, Tool: a.ShownName(), OnDevice: a.OnDevice, Args: inlineBytes(a.Out().Parts),
-		Summary: a.Await.Summary, Rule: a.Verdict.Rule, Principal: call.Principal, Created: a.Clock.Since, Until: a.Clock.Due()}
+		Summary: summary, Rule: a.Verdict.Rule, Principal: call.Principal, Created: a.Clock.Since, Until: a.Clock.Due()}
 }
 
 // approverOf returns who decides about a call of a tool. It is not recorded with the call: like the scopes
@@ -72,13 +77,23 @@ func PendingApproval(c *Cell, of actor.ID, id runs.ToolCallID) (Approval, bool) 
 // PendingApprovals returns the tool calls of a namespace, or with "" of all, that wait for a
 // decision in this cell, in no order. It reports false while the cell is still loading its open runs.
 func PendingApprovals(c *Cell, tenant string) (all []Approval, known bool) {
+	return waitingAsks(c, tenant, (*store.Asked).Waits)
+}
+
+// ClientCalls returns the calls of client tools of a namespace, or with "" of all, that wait for a device in this
+// cell, in no order. It reports false while the cell is still loading its open runs.
+func ClientCalls(c *Cell, tenant string) (all []Approval, known bool) {
+	return waitingAsks(c, tenant, func(a *store.Asked) bool { return a.OnDevice && a.Open() && !a.Waits() })
+}
+
+func waitingAsks(c *Cell, tenant string, waits func(*store.Asked) bool) (all []Approval, known bool) {
 	for _, act := range c.actors.ordered() {
 		if tenant != "" && act.id.Tenant != tenant {
 			continue
 		}
 		for _, t := range act.turns {
 			for i := range t.run.Last() {
-				if a := &t.run.Last()[i]; a.Waits() {
+				if waits(&t.run.Last()[i]) {
 					all = append(all, approvalOf(c, t, i))
 				}
 			}

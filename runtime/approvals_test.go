@@ -510,6 +510,40 @@ func TestApprovalsOfAUserAreBounded(t *testing.T) {
 	n.want(send("mallory", ApprovalsPerUserMax+2), "nothing")
 }
 
+// A call of a client tool is listed while it waits for a device, over a restart, and neither while it waits for a
+// decision nor after its result.
+func TestClientCallsAreListed(t *testing.T) {
+	ask := tools.Declared{Name: "user.ask", Kind: tools.KindClient, Policy: "require_approval"}
+	n := newNode(t, 1, agent("payer", using("user.ask", `{"question":"x"}`)))
+	n.tools = declared(ask)
+	n.restart(1)
+	root := n.send("payer/s", "go")
+	calls := func() []Approval {
+		all, known := ClientCalls(n.cells[0], "")
+		if !known {
+			t.Error("the cell is still loading its open runs")
+		}
+		return all
+	}
+	if all := calls(); len(all) != 0 || len(n.pending()) != 1 {
+		t.Fatalf("before the decision %+v wait for a device, %+v for a person", all, n.pending())
+	}
+	n.decide(n.pending()[0], true)
+	n.restart(1)
+	n.drain()
+	all := calls()
+	if len(all) != 1 || all[0].Tool != "user.ask" || all[0].ID.Run != root || string(all[0].Args) != `{"question":"x"}` || all[0].Until <= n.now || len(n.pending()) != 0 {
+		t.Fatalf("after the decision %+v wait for a device, %+v for a person", all, n.pending())
+	}
+	n.send("payer/s", "", func(c *actor.Call) {
+		c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpGiveResult, all[0].ID.Run
+		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: fmt.Appendf(nil, `{"tool_call_id":%q,"ok":true,"result":"y"}`, all[0].ID)}}
+	})
+	if all := calls(); len(all) != 0 {
+		t.Errorf("after the result %+v wait", all)
+	}
+}
+
 // No other tool is named in place of one that a crash has repeated: the earlier attempt may have been performed.
 func TestRepeatedToolHasNoFallback(t *testing.T) {
 	tool := pay

@@ -101,6 +101,12 @@ func (e *Engine) Approvals(ctx context.Context, tenant string) ([]runtime.Approv
 	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]runtime.Approval, bool) { return runtime.PendingApprovals(c, tenant) })
 }
 
+// ClientCalls returns the calls of client tools of a namespace, or with "" of all, that wait for a device. It fails
+// while a cell is still loading its open runs.
+func (e *Engine) ClientCalls(ctx context.Context, tenant string) ([]runtime.Approval, error) {
+	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]runtime.Approval, bool) { return runtime.ClientCalls(c, tenant) })
+}
+
 // PendingCalls returns the detached calls that actors of a namespace have made in a session, or with "" in
 // any. It fails while a cell is still loading its open runs.
 func (e *Engine) PendingCalls(ctx context.Context, tenant, session string) ([]runtime.PendingCall, error) {

@@ -80,3 +80,34 @@ func TestApprovalOfColleaguesHasNoButtons(t *testing.T) {
 		}
 	}
 }
+
+// The inbox shows a question of a client tool with what is asked and of whom, without a button, and how it ended.
+func TestQuestionInTheInbox(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	const none = `"/v1/approvals":{"approvals":[]},"/v1/runs":{"runs":[]},`
+	const question = none + `"/v1/tool_calls":{"tool_calls":[{"tool_call_id":"tc_1","state":"WAITING_CLIENT","kind":"client_tool","tool_name":"user.ask","args":{"question":"Which\u202e room?"},
+		"run_id":"r","root_run_id":"r","actor":"u-1/concierge/s","agent_id":"concierge","session_id":"s","principal":"ann","created_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-01T00:01:00Z"}]}`
+	for ended, want := range map[string]string{
+		`{"state":"SUCCEEDED","status":"succeeded","result":"sea view"}`:                                   "Answered",
+		`{"state":"FAILED","status":"failed","error":{"code":"declined","message":"the person declined"}}`: "Not answered: the person declined",
+	} {
+		command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "inbox.mjs"), "file://"+servedModule(t, "inbox.js"))
+		command.Stdin = strings.NewReader(`[{` + question + `},{` + none + `"/v1/tool_calls":{"tool_calls":[]},"/v1/tool_calls/tc_1":` + ended + `}]`)
+		out, err := command.Output()
+		if err != nil {
+			t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+		}
+		open, over, _ := strings.Cut(string(out), "\n")
+		for _, part := range []string{`Which\\u202e room?`, "Asked by concierge", "Asked of ann", "Tool user.ask"} {
+			if !strings.Contains(open, part) {
+				t.Errorf("%q is missing in %s", part, open)
+			}
+		}
+		if strings.Contains(open, "[") || !strings.Contains(over, want) {
+			t.Errorf("%s, then %s: want no button, then %q", open, over, want)
+		}
+	}
+}

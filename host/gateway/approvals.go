@@ -87,41 +87,49 @@ func approvalNotFound(id string) *problem { return refusalProblem(actor.Approval
 // listApprovals answers with a page of the approvals that wait for a decision, the oldest
 // first.
 func (s approvalRoutes) listApprovals(ctx *fasthttp.RequestCtx) {
-	limit, p := queryLimit(ctx, NamesDefault, command.ApprovalsMax)
-	if p == nil {
-		p = checkPending(ctx)
+	if p := checkPending(ctx); p != nil {
+		p.write(ctx)
+		return
 	}
+	listWaiting(s.Server, ctx, "approvals", command.ApprovalsQuery{}, respondApprovals)
+}
+
+// listWaiting answers with a page of tool calls that wait, the oldest first. The cursors of a list have its name.
+func listWaiting(s *Server, ctx *fasthttp.RequestCtx, list string, q command.ApprovalsQuery, answer func(ctx *fasthttp.RequestCtx, found command.Approvals, next string)) {
+	limit, p := queryLimit(ctx, NamesDefault, command.ApprovalsMax)
 	by := callerOf(ctx)
-	list := "approvals " + by.Tenant
-	q := command.ApprovalsQuery{Limit: int(limit)}
+	list += " " + by.Tenant
+	q.Limit = int(limit)
 	if q.EveryUser = by.Tenant == ingress.EveryUser; q.EveryUser {
 		by.Tenant = actor.DefaultTenant
 	}
+	key := ingress.CursorKey(s.config.Secret)
 	if cursor := string(ctx.QueryArgs().Peek("cursor")); cursor != "" && p == nil {
-		q.After, p = parseApprovalCursor(ingress.CursorKey(s.config.Secret), list, cursor)
+		q.After, p = parseApprovalCursor(key, list, cursor)
 	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
 	s.scan(ctx, func(reading context.Context) func() {
-		found, err := command.Find(reading, nodeOf(s.Server, &by), by.Principal, q)
+		found, err := command.Find(reading, nodeOf(s, &by), by.Principal, q)
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}
-		return func() { respondApprovals(ctx, ingress.CursorKey(s.config.Secret), list, found) }
+		next := ""
+		if found.More {
+			next = approvalCursor(key, list, found.All[len(found.All)-1].Position())
+		}
+		return func() { answer(ctx, found, next) }
 	})
 }
 
 // respondApprovals answers with a page of a list of approvals.
-func respondApprovals(ctx *fasthttp.RequestCtx, key ingress.CursorKey, list string, found command.Approvals) {
+func respondApprovals(ctx *fasthttp.RequestCtx, found command.Approvals, next string) {
 	out := struct {
 		Approvals []approvalView `json:"approvals"`
 		Next      string         `json:"next_cursor,omitzero"`
-	}{Approvals: []approvalView{}}
-	if found.More {
-		out.Next = approvalCursor(key, list, found.All[len(found.All)-1].Position())
-	}
+	}{[]approvalView{}, next}
 	for i := range found.All {
 		a := &found.All[i]
 		v := newApprovalView(a.ID, a.Actor)

@@ -159,6 +159,7 @@ var routeRights = []routeRight{
 	{"PUT /v1/tools/{id}", "change tools", "/v1/tools/replaced", `{"tool_name":"replaced","url":"http://127.0.0.1:1/"}`, 201, shared},
 	{"DELETE /v1/tools/{id}", "change tools", "/v1/tools/{tool}", "", 200, shared},
 	{"POST /v1/tools/{id}:invoke", "act for a run", "/v1/tools/blocked:invoke", `{"args":{}}`, 200, own},
+	{"GET /v1/tool_calls", "see approvals", "/v1/tool_calls", "", 200, own},
 	{"GET /v1/tool_calls/{id}", "see tool calls", "/v1/tool_calls/{call}", "", 200, noToolCall},
 	{"POST /v1/tool_calls/{id}:wait", "see tool calls", "/v1/tool_calls/{call}:wait?timeout_ms=0", "", 200, noToolCall},
 	{"POST /v1/tool_calls/{id}:result", "give results", "/v1/tool_calls/{call}:result", `{"ok":true}`, 409, noToolCall}, // no device performs it

@@ -51,6 +51,22 @@ func TestDevicePerformsClientTools(t *testing.T) {
 	if status := d.doJSON(&view, "GET", "/v1/tool_calls/"+asked.ToolCall, "", userHeader, "ann"); status != 200 || view.State != "WAITING_CLIENT" || view.Kind != "client_tool" {
 		t.Errorf("%d %+v", status, view)
 	}
+	list := func(user string) string {
+		t.Helper()
+		status, _, body := d.do("GET", "/v1/tool_calls?user="+user, "")
+		if status != 200 {
+			t.Errorf("%s: %d %s", user, status, body)
+		}
+		return body
+	}
+	for _, user := range []string{"ann", "*"} {
+		if body := list(user); !strings.Contains(body, `"tool_call_id":"`+asked.ToolCall+`","state":"WAITING_CLIENT","kind":"client_tool","tool_name":"browser.open","args":{"url":"https://a.example"}`) || !strings.Contains(body, `"principal":"ann"`) {
+			t.Errorf("the calls of %s that wait: %s", user, body)
+		}
+	}
+	if body := list("bob"); body != `{"tool_calls":[]}` {
+		t.Errorf("the calls of bob that wait: %s", body)
+	}
 	result := fmt.Sprintf(`{"type":"tool_result","request_id":"x","run_id":%q,"tool_call_id":%q,"ok":true,"result":{"x":1}}`, asked.Run, asked.ToolCall)
 	tablet.send(result)
 	if m := tablet.until("error", ""); m.Code != "tool_call_ended" || !strings.Contains(fmt.Sprint(m.Message), "another device") {
@@ -82,6 +98,9 @@ func TestDevicePerformsClientTools(t *testing.T) {
 		t.Errorf("%d of 2 repeated results accepted, %d of 1 second result refused: %+v", accepted, ended, phone.got)
 	}
 
+	if body := list("*"); body != `{"tool_calls":[]}` {
+		t.Errorf("calls wait after the answer: %s", body)
+	}
 	_ = phone.conn.Close() // the last one connected
 	tablet.send(`{"type":"agent_invoke","session_id":"s2","agent_id":"buyer","message":{"role":"user","content":"browser.open {}"}}`)
 	asked = tablet.until("tool_request", "")

@@ -51,6 +51,7 @@
 //	GET POST        /v1/tools
 //	GET PUT DELETE  /v1/tools/{id}
 //	POST            /v1/tools/{id}:invoke
+//	GET             /v1/tool_calls
 //	GET             /v1/tool_calls/{id}
 //	POST            /v1/tool_calls/{id}:wait :result
 //	GET             /v1/approvals

@@ -130,6 +130,7 @@ func (s *Server) routes() []route {
 		{put, "/v1/tools/{id}", operator, nil, toolRoutes{s}.replaceTool},
 		{del, "/v1/tools/{id}", operator, nil, toolRoutes{s}.deleteTool},
 		{post, "/v1/tools/{id}:invoke", scopeRunToken, nil, toolCallRoutes{s}.invokeTool},
+		{get, toolCallsRoute, read, slices.Concat(page, user), func(ctx *fasthttp.RequestCtx) { listToolCalls(s, ctx) }},
 		{get, "/v1/tool_calls/{id}", scopeReadOrRun, user, toolCallRoutes{s}.getToolCall},
 		{post, "/v1/tool_calls/{id}:wait", scopeReadOrRun, []string{"timeout_ms", userParam}, toolCallRoutes{s}.waitForToolCall},
 
@@ -162,6 +163,7 @@ const (
 	keySetRoute    = "/.well-known/jwks.json"
 	runRoute       = runsRoute + "/{id}"
 	approvalsRoute = "/v1/approvals"
+	toolCallsRoute = "/v1/tool_calls"
 	schedulesRoute = "/v1/schedules"
 )
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -71,7 +73,7 @@ func (c *caller) named(ctx *fasthttp.RequestCtx, path string) (_ *caller, p *pro
 		}
 	}
 	if ctx.QueryArgs().Has(userParam) {
-		return c.in(string(ctx.QueryArgs().Peek(userParam)), path == runsRoute || path == approvalsRoute || path == schedulesRoute || path == usageRoute)
+		return c.in(string(ctx.QueryArgs().Peek(userParam)), slices.Contains(listRoutes, path))
 	}
 	return c, nil
 }
@@ -88,15 +90,17 @@ func userShown(ctx *fasthttp.RequestCtx, by *caller) string {
 	return by.User
 }
 
-// in returns the caller in the namespace of another user. The lists of runs, of approvals and
-// of schedules may be those of ingress.EveryUser.
+// listRoutes are the routes of the lists that may be those of ingress.EveryUser.
+var listRoutes = []string{runsRoute, approvalsRoute, toolCallsRoute, schedulesRoute, usageRoute}
+
+// in returns the caller in the namespace of another user, or for one of listRoutes in those of ingress.EveryUser.
 func (c *caller) in(user string, lists bool) (*caller, *problem) {
 	namespace, err := actor.FindNamespace(user)
 	switch {
 	case user == ingress.EveryUser && lists:
 		namespace, err = user, nil
 	case user == ingress.EveryUser:
-		err = errors.New("want one user: only GET " + runsRoute + ", GET " + approvalsRoute + ", GET " + schedulesRoute + " and GET " + usageRoute + " show those of all")
+		err = errors.New("want one user: only GET " + strings.Join(listRoutes, ", GET ") + " show those of all")
 	}
 	switch {
 	case err != nil:

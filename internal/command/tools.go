@@ -25,6 +25,7 @@ type (
 		After     ApprovalPosition
 		Limit     int  // at most ApprovalsMax, which is the default
 		EveryUser bool // of all namespaces, which needs the scope operator
+		Clients   bool // instead of them the calls of client tools that wait for a device
 	}
 )
 

@@ -24,17 +24,21 @@ type toolCommands struct{ *Commands }
 // ToolCallOf returns the call that the handler of a tool performs, by its context.
 func ToolCallOf(ctx context.Context) (engine.ToolCall, bool) { return engine.ToolCallOf(ctx) }
 
-// approvals lists tool calls that wait for a person. It waits until the requests for them
+// approvals lists tool calls that wait for a person, or for a device. It waits until the requests for them
 // are durable.
 func (c toolCommands) approvals(ctx context.Context, by *actor.Principal, q command.ApprovalsQuery) (out command.Approvals, err error) {
 	tenant := by.Tenant
 	if q.EveryUser {
 		if !ingress.Allows(*by, ingress.ScopeOperator) {
-			return out, actor.Refuse(actor.Rejected, "the approvals of all users need the scope %s", ingress.ScopeOperator)
+			return out, actor.Refuse(actor.Rejected, "the tool calls of all users that wait need the scope %s", ingress.ScopeOperator)
 		}
 		tenant = ""
 	}
-	pending, err := c.engine.Approvals(ctx, tenant)
+	list := c.engine.Approvals
+	if q.Clients {
+		list = c.engine.ClientCalls
+	}
+	pending, err := list(ctx, tenant)
 	if err == nil {
 		err = c.engine.Read(ctx, func(store.Reader) error { return nil })
 	}

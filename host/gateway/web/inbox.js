@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits for a person: approvals, runs that wait for a signal and parked runs, of all users.
+// What waits for a person: approvals, questions of client tools, runs that wait for a signal and parked runs, of all users.
 
 import { request } from "./api.js";
 import { currency, money } from "./costs.js";
@@ -40,6 +40,8 @@ export class Inbox {
       if (!(cursor = page.next_cursor ?? "")) break;
     }
     this.more.hidden = !cursor;
+    const { tool_calls } = await request("GET", `/v1/tool_calls?user=*&limit=${pageSize}`);
+    found.push(...tool_calls.map((c) => ({ id: c.tool_call_id, kind: "question", title: questionOf(c) || c.tool_name, agent: c.agent_id, user: c.principal, space: spaceOf(c.actor), at: c.created_at, until: c.expires_at, call: c })));
     const { runs } = await request("GET", `/v1/runs?user=*&status=PAUSED_WAITING_APPROVAL&limit=${pageSize}`);
     for (const r of runs) {
       const [wait] = r.waiting_for ?? [];
@@ -62,7 +64,11 @@ export class Inbox {
   // settle shows how an item ended that somebody has decided elsewhere.
   async settle(item) {
     item.gone = "…";
-    if (item.kind !== "approval") item.gone = "continued or ended";
+    if (item.kind === "question") {
+      const c = await request("GET", `/v1/tool_calls/${encodeURIComponent(item.id)}?user=${item.space}`).catch(() => null);
+      item.ok = c?.state === "SUCCEEDED";
+      item.gone = item.ok ? "Answered" : c?.error ? `Not answered: ${c.error.message}` : "ended";
+    } else if (item.kind !== "approval") item.gone = "continued or ended";
     else {
       const a = await request("GET", `/v1/approvals/${encodeURIComponent(item.id)}?user=${item.space}`).catch(() => null);
       item.ok = a?.status === "APPROVED";
@@ -87,7 +93,7 @@ export class Inbox {
   select(item, focus) {
     this.selected = item;
     this.show();
-    item.card = new { approval: ApprovalCard, parked: ParkedCard, signal: SignalCard }[item.kind](item, this.app);
+    item.card = new { approval: ApprovalCard, question: QuestionCard, parked: ParkedCard, signal: SignalCard }[item.kind](item, this.app);
     this.detail.replaceChildren(item.card.root);
     if (item.gone) item.card.finish(item.gone, item.ok);
     if (focus && matchMedia("(max-width: 760px)").matches) this.detail.scrollIntoView();
@@ -108,6 +114,9 @@ function spent(usages, currency) {
   const cost = sum("cost_micros");
   return [tokens({ total_tokens: sum("total_tokens") }) && `${tokens({ total_tokens: sum("total_tokens") })} tokens`, cost && money(cost, currency)].filter(Boolean).join(", ") || "nothing";
 }
+
+// questionOf returns the question of a client tool, as the chat page shows it.
+const questionOf = (c) => (typeof c.args?.question === "string" ? c.args.question : "");
 
 const isBudget = (a) => a.kind === "budget";
 const titleOf = (a) => (isBudget(a) ? `Budget for ${a.tool_name}` : a.tool_name);
@@ -227,6 +236,25 @@ class ApprovalCard extends Card {
       if (e.code === "approval_decided") this.finish(e.message, false);
       else this.app.refused(e);
     }
+  }
+}
+
+// QuestionCard shows a call of a client tool, which a device of the user answers. Nobody else can, so it has no buttons.
+class QuestionCard extends Card {
+  constructor(item, app) {
+    const c = item.call;
+    super(item, app, item.title);
+    this.fact("Asked by", c.agent_id);
+    this.fact("Asked of", c.principal ?? "");
+    this.fact("Tool", c.tool_name);
+    this.fact("Answer", "comes from a chat or an app of this user. You can only cancel the run.");
+    this.fact("Run", el("a", { href: runLink(c.root_run_id, item.space), text: c.root_run_id }));
+    this.root.append(el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments", text: visible(json(c.args)) }));
+    this.tick();
+  }
+
+  tick() {
+    if (!this.item.gone) this.note.textContent = until(this.item.until);
   }
 }
 
