@@ -192,7 +192,7 @@ type BackupCmd struct {
 
 // Help returns the text shown below the flags.
 func (BackupCmd) Help() string {
-	return `Copies the store of a running server. The copy contains everything acknowledged before. It does not contain the secret of run tokens: a server on the restored folder creates a new one.
+	return `Copies the store of a running server. The copy contains everything acknowledged before, and the recorded prompts. It does not contain the secret of run tokens: a server on the restored folder creates a new one.
 
 Examples:
   troupe backup 2026-11-21
@@ -215,7 +215,7 @@ func (c *BackupCmd) Run(s streams) error {
 		if _, err := disk.Restore(c.Data, dir, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err)); err != nil {
 			return storeError(c.Data, err, insteadOfData)
 		}
-		if err := node.CopyForgets(c.Data, dir); err != nil {
+		if err := node.CopyBeside(c.Data, dir); err != nil {
 			return err
 		}
 		fmt.Fprintln(s.out, dir)
@@ -240,15 +240,15 @@ type RestoreCmd struct {
 	From string `arg:"" type:"existingdir" help:"Backup folder."`
 	Data string `type:"path" required:"" placeholder:"DIR" help:"Data folder to create; must be absent or empty."`
 
-	Forgets         string `placeholder:"FILE" help:"The file forgets.jsonl of the data folder that the backup is of: the server forgets again what agents have forgotten since."`
-	AcceptForgotten bool   `help:"Remember again what was forgotten since the backup, because the file is lost."`
+	Forgets         string `placeholder:"FILE" help:"The file forgets.jsonl of the data folder that the backup is of: what agents have forgotten since, and the recorded prompts of sessions that were deleted since, stay away."`
+	AcceptForgotten bool   `help:"Bring both back, because the file is lost."`
 }
 
 // Help returns the text shown below the flags.
 func (RestoreCmd) Help() string {
 	return `Verifies the whole backup first, and copies it only if it is intact. Runs that were open at the time of the backup resume as after a crash.
 
-If the backup holds what agents remember, it may hold what they were told to forget since: one of --forgets and --accept-forgotten is required.
+A backup with what agents remember may have what they were told to forget since, and one with recorded prompts those of sessions that were deleted since: then one of --forgets and --accept-forgotten is required. The sessions themselves are there again.
 
 Examples:
   troupe restore /backups/2026-11-21 --data data
@@ -273,7 +273,7 @@ func (c *RestoreCmd) Run(s streams) error {
 			return err
 		}
 		if remembers {
-			return errors.New("the backup holds what agents remember, also what they were told to forget since: give the file forgets.jsonl of the former data folder with --forgets, or --accept-forgotten if it is lost")
+			return errors.New("the backup holds what agents remember or recorded prompts, also what was forgotten or deleted since: give the file forgets.jsonl of the former data folder with --forgets, or --accept-forgotten if it is lost")
 		}
 	}
 	x, err := disk.Restore(c.From, c.Data, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err))

@@ -97,6 +97,12 @@ func prefixOf(dir, tenant, session string) string {
 	return filepath.Join(dir, folderName(tenant), folderName(session)) + "-"
 }
 
+// prefixIn returns the begin of the path of a file, which those of its session share.
+func prefixIn(path string) string {
+	session, _, _ := strings.Cut(filepath.Base(path), "-")
+	return filepath.Join(filepath.Dir(path), session) + "-"
+}
+
 // sessionOf returns the session of an actor; "" if it belongs to none, so that its records leave with time only.
 func sessionOf(owner actor.ID) string {
 	session, _ := owner.Session()
@@ -115,7 +121,7 @@ func (s *Store) scan() error {
 		if strings.HasSuffix(path, tempType) || strings.HasSuffix(path, formerType) { // a killed process has left it
 			return os.Remove(path)
 		}
-		session, at, _ := strings.Cut(strings.TrimSuffix(d.Name(), fileType), "-")
+		_, at, _ := strings.Cut(strings.TrimSuffix(d.Name(), fileType), "-")
 		began, err := strconv.ParseInt(at, 16, 64)
 		if err != nil || !strings.HasSuffix(path, fileType) {
 			return nil
@@ -124,7 +130,7 @@ func (s *Store) scan() error {
 		if err != nil {
 			return err
 		}
-		of := s.filesOf(filepath.Join(filepath.Dir(path), session) + "-")
+		of := s.filesOf(prefixIn(path))
 		of.read = false
 		s.named = max(s.named, began)
 		of.all = append(of.all, &file{encoder: encoder{size: info.Size()}, of: of, path: path, began: time.Unix(0, began), changed: info.ModTime(), closed: true}) // in the order of names
@@ -174,7 +180,8 @@ func (s *Store) load(f *file) {
 		if err != nil {
 			return true
 		}
-		f.runs[run] = &recordedRun{changed: parseTime(r.At).Add(time.Duration(r.Took) * time.Millisecond)}
+		f.changed = parseTime(r.At).Add(time.Duration(r.Took) * time.Millisecond) // until now it was that of the file, which may be a copy
+		f.runs[run] = &recordedRun{changed: f.changed}
 		f.of.steps[run] = max(f.of.steps[run], r.Step)
 		return true
 	})

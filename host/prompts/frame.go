@@ -214,14 +214,15 @@ func (c *contents) follow(at int64, most int) ([]byte, error) {
 // tempType ends the names of files that are being made.
 const tempType = ".new"
 
-// rewrite replaces a file by one with the frames that a function selects, unless these are all. The new file is as old as
-// the former. It returns how the new file continues; its size is 0 if no frame is left, and the file is removed.
-func rewrite(path string, selects func(f *framed) bool) (e encoder, changed bool, err error) {
-	c, err := readFile(path)
-	if err != nil {
-		return e, false, err
-	}
-	var out []byte
+// selection is an encoder with the frames that it has made.
+type selection struct {
+	encoder
+	out []byte
+}
+
+// selected returns the frames that a function selects, for a new file, and whether others, or what is no frame, are
+// left out.
+func (c *contents) selected(selects func(f *framed) bool) (e selection, changed bool, err error) {
 	c.each(true, func(at int64, f *framed) bool {
 		if !selects(f) {
 			changed = true
@@ -238,13 +239,24 @@ func rewrite(path string, selects func(f *framed) bool) (e encoder, changed bool
 			return false
 		}
 		e.put(b, f.Agent, next)
-		out = append(out, b...)
+		e.out = append(e.out, b...)
 		return true
 	})
-	if changed = changed || c.end < len(c.b); err != nil || !changed {
+	return e, changed || c.end < len(c.b), err
+}
+
+// rewrite replaces a file by one with the frames that a function selects, unless these are all. The new file is as old as
+// the former. It returns how the new file continues; its size is 0 if no frame is left, and the file is removed.
+func rewrite(path string, selects func(f *framed) bool) (e encoder, changed bool, err error) {
+	c, err := readFile(path)
+	if err != nil {
 		return e, false, err
 	}
-	if e.size == 0 {
+	of, changed, err := c.selected(selects)
+	if err != nil || !changed {
+		return e, false, err
+	}
+	if of.size == 0 {
 		return e, true, os.Remove(path)
 	}
 	info, err := os.Stat(path)
@@ -252,13 +264,13 @@ func rewrite(path string, selects func(f *framed) bool) (e encoder, changed bool
 		return e, false, err
 	}
 	temp := strings.TrimSuffix(path, fileType) + tempType
-	if err = os.WriteFile(temp, out, 0o600); err == nil {
+	if err = os.WriteFile(temp, of.out, 0o600); err == nil {
 		err = errors.Join(os.Chtimes(temp, info.ModTime(), info.ModTime()), os.Rename(temp, path))
 	}
 	if err != nil {
 		return e, false, errors.Join(err, os.Remove(temp))
 	}
-	return e, true, nil
+	return of.encoder, true, nil
 }
 
 // Page is a part of the records of a run.

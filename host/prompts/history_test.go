@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +44,24 @@ type history struct {
 	records map[actor.CallID][]kept
 	owners  map[actor.CallID]actor.ID
 	next    byte
+
+	deleted map[string]time.Time
+	expired time.Time
+	backup  string
+	copied  map[actor.CallID][]kept
+}
+
+// Deleted implements Deletions.
+func (h *history) Deleted(session string, upto time.Time) error {
+	h.deleted[session] = upto
+	return nil
+}
+
+// Expired implements Deletions.
+func (h *history) Expired(before time.Time) error {
+	maps.DeleteFunc(h.deleted, func(_ string, at time.Time) bool { return at.Before(before) })
+	h.expired = before
+	return nil
 }
 
 // texts are parts of messages.
@@ -112,6 +132,7 @@ func (h *history) ask() {
 
 // forget deletes a session from the log and here.
 func (h *history) forget() {
+	<-time.After(2 * time.Millisecond) // times are recorded in milliseconds
 	c := rapid.SampledFrom(h.all).Draw(h.draw, "session")
 	for run, owner := range h.owners {
 		if owner == c.owner {
@@ -127,6 +148,7 @@ func (h *history) forget() {
 		return
 	}
 	h.Forget(c.owner.Tenant, sessionOf(c.owner))
+	<-time.After(2 * time.Millisecond)
 }
 
 // end ends a run, with success or without.
@@ -152,13 +174,71 @@ func (h *history) wait() {
 	synctest.Wait()
 }
 
+// copy makes a backup, with a server or without one.
+func (h *history) copy() {
+	h.check()
+	h.backup = h.TempDir()
+	h.copied = map[actor.CallID][]kept{}
+	for run, all := range h.records {
+		h.copied[run] = slices.Clone(all)
+	}
+	if rapid.Bool().Draw(h.draw, "stopped") {
+		if err := Copy(h.Store.Dir, h.backup, nil); err != nil {
+			h.draw.Fatal(err)
+		}
+	} else if err := h.CopyTo(context.Background(), h.backup); err != nil {
+		h.draw.Fatal(err)
+	}
+}
+
+// restore compares a restored backup with what it had, without the sessions that were deleted since.
+func (h *history) restore() {
+	if h.backup == "" {
+		return
+	}
+	dir := h.TempDir()
+	err := Copy(h.backup, dir, func(session string, at time.Time) bool { return !at.After(h.deleted[session]) || at.Before(h.expired) })
+	if err != nil {
+		h.draw.Fatal(err)
+	}
+	since := time.Now().Add(-h.Store.Keep)
+	for run, want := range h.copied {
+		owner := h.owners[run]
+		want = slices.DeleteFunc(slices.Clone(want), func(k kept) bool { return k.at.Before(since) || h.log.of[run] == Unknown })
+		page, err := Read(dir, owner, run, 0, 1000, since)
+		if err != nil || len(page.All) != len(want) {
+			h.draw.Fatalf("restored, run %s: got %d records, %v, want %d", run, len(page.All), err, len(want))
+		}
+		for i, p := range page.All {
+			if got := requestOf(h.draw, p.JSON); got != want[i].request {
+				h.draw.Fatalf("restored, run %s: record %d is\n%s, want\n%s", run, i, got, want[i].request)
+			}
+		}
+	}
+}
+
+// requestOf returns the request of a record.
+func requestOf(t *rapid.T, b []byte) string {
+	var r struct {
+		Request jsontext.Value `json:"request"`
+	}
+	if err := json.Unmarshal(b, &r, lenient...); err != nil {
+		t.Fatal(err)
+	}
+	return string(r.Request)
+}
+
 func (h *history) restart() {
 	h.Close()
 	h.open()
 }
 
 func (h *history) open() {
-	h.testStore = openStore(h.T, h.Store.Dir, h.Store.Config, h.log)
+	s, err := Open(Options{Config: h.Store.Config, Dir: h.Store.Dir, Source: h.log, Deletions: h, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		h.draw.Fatal(err)
+	}
+	h.Store = s
 	synctest.Wait()
 }
 
@@ -199,14 +279,8 @@ func (h *history) check() {
 			h.draw.Fatalf("run %s: got %d records, %v, want %d", run, len(page.All), err, len(want))
 		}
 		for i, p := range page.All {
-			var r struct {
-				Request jsontext.Value `json:"request"`
-			}
-			if err := json.Unmarshal(p.JSON, &r, lenient...); err != nil {
-				h.draw.Fatal(err)
-			}
-			if string(r.Request) != want[i].request || i > 0 && p.Step <= page.All[i-1].Step {
-				h.draw.Fatalf("run %s: record %d, step %d, is\n%s, want\n%s", run, i, p.Step, r.Request, want[i].request)
+			if got := requestOf(h.draw, p.JSON); got != want[i].request || i > 0 && p.Step <= page.All[i-1].Step {
+				h.draw.Fatalf("run %s: record %d, step %d, is\n%s, want\n%s", run, i, p.Step, got, want[i].request)
 			}
 		}
 		if len(want) == 0 {
@@ -263,13 +337,15 @@ func runHistory(t *testing.T, draw *rapid.T) {
 	if rapid.Bool().Draw(draw, "patterns") {
 		c.Redact = []string{`\d{4}-\d{4}`}
 	}
-	h := &history{testStore: openStore(t, t.TempDir(), c, nil), draw: draw, records: map[actor.CallID][]kept{}, owners: map[actor.CallID]actor.ID{}}
+	log := &states{of: map[actor.CallID]State{}}
+	h := &history{testStore: &testStore{t, &Store{Options: Options{Config: c, Dir: t.TempDir()}}, log}, draw: draw, records: map[actor.CallID][]kept{}, owners: map[actor.CallID]actor.ID{}, deleted: map[string]time.Time{}}
+	h.open()
 	defer func() { h.Close() }()
 	for i := range 3 {
 		h.all = append(h.all, &conversation{owner: ownerOf([]string{"alice", "bob"}[i%2], fmt.Sprintf("s%d", i))})
 	}
 	steps := map[string]func(*rapid.T){"": func(*rapid.T) { h.check() }}
-	for name, step := range map[string]func(){"forget": h.forget, "end": h.end, "wait": h.wait, "restart": h.restart, "tear": h.tear,
+	for name, step := range map[string]func(){"forget": h.forget, "end": h.end, "wait": h.wait, "restart": h.restart, "tear": h.tear, "copy": h.copy, "restore": h.restore,
 		"ask 1": h.ask, "ask 2": h.ask, "ask 3": h.ask, "ask 4": h.ask, "ask 5": h.ask} {
 		steps[name] = func(*rapid.T) { step() }
 	}

@@ -69,6 +69,8 @@ type Options struct {
 	Dir    string // folder of the files; created with the first record
 	Source Source
 	Logger *slog.Logger
+	// Deletions notes which sessions were deleted; nil: nobody does.
+	Deletions Deletions
 	// Room reports whether the disk has space for records; nil: it has.
 	Room func() bool
 
@@ -224,9 +226,10 @@ func (s *Store) Forget(tenant, session string) {
 		s.writing.dropIf(tenant, session)
 	}
 	s.mu.Unlock()
+	prefix := prefixOf(s.Dir, tenant, session)
+	s.noteDeleted(prefix, s.now())
 	s.files.Lock()
 	defer s.files.Unlock()
-	prefix := prefixOf(s.Dir, tenant, session)
 	if of := s.known[prefix]; of != nil {
 		for _, f := range slices.Clone(of.all) {
 			for _, r := range f.runs {
@@ -248,23 +251,8 @@ func (s *Store) Read(ctx context.Context, owner actor.ID, run actor.CallID, afte
 	if s == nil {
 		return Page{}, nil
 	}
-	s.mu.Lock()
-	wanted := s.added
-	s.mu.Unlock()
-	for {
-		s.mu.Lock()
-		progress, there := s.progress, s.written >= wanted
-		s.mu.Unlock()
-		if there {
-			break
-		}
-		select {
-		case <-progress:
-		case <-s.done:
-			wanted = 0
-		case <-ctx.Done():
-			return Page{}, ctx.Err()
-		}
+	if err := s.flush(ctx); err != nil {
+		return Page{}, err
 	}
 	s.files.Lock()
 	var paths []string
@@ -273,6 +261,38 @@ func (s *Store) Read(ctx context.Context, owner actor.ID, run actor.CallID, afte
 	}
 	s.files.Unlock()
 	return readFiles(paths, run, after, limit, s.now().Add(-s.Keep))
+}
+
+// flush waits until the records that are in the queue are written.
+func (s *Store) flush(ctx context.Context) error {
+	s.mu.Lock()
+	wanted := s.added
+	s.mu.Unlock()
+	for {
+		s.mu.Lock()
+		progress, there := s.progress, s.written >= wanted
+		s.mu.Unlock()
+		if there {
+			return nil
+		}
+		select {
+		case <-progress:
+		case <-s.done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// noteDeleted notes that the session with a prefix was deleted, with its records up to a time.
+func (s *Store) noteDeleted(prefix string, upto time.Time) {
+	if s.Deletions == nil {
+		return
+	}
+	if err := s.Deletions.Deleted(nameOf(prefix), upto); err != nil {
+		s.Logger.Error("a restored backup may have the recorded prompts of a deleted session", "error", err.Error())
+	}
 }
 
 // run writes records, and removes those whose time has come.
@@ -434,19 +454,23 @@ func (s *Store) settleFile(f *file, tenant string) {
 	if f.runs == nil {
 		return
 	}
-	gone := map[string]bool{}
+	gone, deleted := map[string]bool{}, true
 	for run, state := range states {
 		switch r := f.runs[run]; {
 		case r == nil:
 		case state == Unknown && s.now().Sub(r.changed) < settleEvery: // its entries may not be written yet
 		case state == Unknown, state == Succeeded && s.Prompts == Failed:
 			gone[run.String()] = true
+			deleted = deleted && state == Unknown
 		case state != Running || s.Prompts != Failed:
 			r.settled = true
 		}
 	}
 	switch {
 	case len(gone) == len(f.runs):
+		if deleted && len(gone) > 0 && !f.gone { // the process was killed before Forget
+			s.noteDeleted(f.of.prefix, f.changed)
+		}
 		s.remove(f)
 	case len(gone) > 0 || f.torn:
 		s.rewrite(f, func(f *framed) bool { return !gone[f.Run] })
@@ -479,5 +503,10 @@ func (s *Store) age() {
 			s.rewrite(f, func(f *framed) bool { return !parseTime(f.At).Before(before) })
 		}
 		s.files.Unlock()
+	}
+	if s.Deletions != nil {
+		if err := s.Deletions.Expired(before); err != nil {
+			s.Logger.Error("cannot shorten the list of deleted sessions", "error", err.Error())
+		}
 	}
 }

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"github.com/troupe-run/troupe/host/disk"
@@ -97,8 +98,12 @@ func (n *Node) Backup(name string) (dir string, err error) {
 	if err := disk.Backup(d, n.log, dir); err != nil {
 		return "", errors.Join(err, os.Remove(dir)) // the log has removed its files
 	}
-	if err := CopyForgets(n.dir, dir); err != nil {
-		return "", err
+	err = n.prompts.CopyTo(context.Background(), filepath.Join(dir, PromptsFolder))
+	if err == nil { // after the prompts: it names what was deleted meanwhile
+		err = CopyForgets(n.dir, dir)
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir)) // which this backup has made
 	}
 	return dir, nil
 }

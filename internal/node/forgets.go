@@ -13,6 +13,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,12 +22,14 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/prompts"
 	"github.com/troupe-run/troupe/memory"
 	"github.com/troupe-run/troupe/runs"
 )
 
-// ForgetsFile is the file beside the store with a line for each entity that was forgotten. A store that is
-// restored from an older backup still remembers such entities: with the file it forgets them again.
+// ForgetsFile is the file beside the store with a line for each entity that was forgotten, and for each session that
+// was deleted while prompts were recorded. A store that is restored from an older backup still remembers such
+// entities, and its backup has such prompts: with the file they are forgotten again.
 const ForgetsFile = "forgets.jsonl"
 
 // ForgetsRestored is the file of forgets that was given to a restored store. The first start forgets again
@@ -35,20 +39,25 @@ const ForgetsRestored = "forgets.restored.jsonl"
 // forgetsBytesMax is the size at which the file is not read.
 const forgetsBytesMax = 1 << 30
 
-// forget is a line of the file. It names no entity, only its key.
+// forget is a line of the file. It names no entity, only its key, or no session, only its digests.
 type forget struct {
-	At     string `json:"at"`
-	Actor  string `json:"actor"`
-	Key    string `json:"key"` // of the entity; see memory.Key
-	Reason string `json:"reason"`
+	At      string `json:"at"`
+	Actor   string `json:"actor,omitzero"`
+	Key     string `json:"key,omitzero"` // of the entity; see memory.Key
+	Reason  string `json:"reason,omitzero"`
+	Prompts string `json:"prompts,omitzero"` // session whose recorded prompts are gone, or allPrompts
 }
+
+// allPrompts stands for all sessions: those of prompts that were recorded before the time of the line are gone.
+const allPrompts = "*"
 
 // forgets appends to the file.
 type forgets struct {
 	path string
 
-	mu   sync.Mutex
-	file *os.File
+	mu    sync.Mutex
+	file  *os.File
+	lines int // of deleted sessions since the file was shortened; -1: unknown
 }
 
 // create creates the file, which marks a store whose agents remember.
@@ -68,24 +77,100 @@ func (f *forgets) open() (err error) {
 	return nil
 }
 
-// write appends a line and syncs it.
+// write appends a line for an entity and syncs it.
 func (f *forgets) write(id actor.ID, c *memory.Change) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.append(forget{At: runs.FormatTime(actor.Time(time.Now().UnixNano())), Actor: id.String(), Key: memory.Key(c.Entity), Reason: c.Reason})
+}
+
+// append appends a line and syncs it. The caller holds f.mu.
+func (f *forgets) append(line forget) error {
 	if err := f.open(); err != nil {
 		return err
 	}
-	line, err := json.Marshal(forget{runs.FormatTime(actor.Time(time.Now().UnixNano())), id.String(), memory.Key(c.Entity), c.Reason}, json.Deterministic(true))
-	if err != nil {
-		return err
+	b, err := line.encode()
+	if err == nil {
+		_, err = f.file.Write(b)
 	}
-	if _, err = f.file.Write(append(line, '\n')); err == nil {
+	if err == nil {
 		err = f.file.Sync()
 	}
 	if err != nil {
 		return fmt.Errorf("forgets %s: %w", f.path, err)
 	}
 	return nil
+}
+
+// encode returns the line with its end.
+func (f *forget) encode() ([]byte, error) {
+	b, err := json.Marshal(f, json.Deterministic(true))
+	return append(b, '\n'), err
+}
+
+// Deleted implements prompts.Deletions.
+func (f *forgets) Deleted(session string, upto time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lines >= 0 {
+		f.lines++
+	}
+	return f.append(forget{At: runs.FormatTime(actor.Time(upto.UnixNano())), Prompts: session})
+}
+
+// shortenAfter is the number of deleted sessions after which the file is shortened.
+const shortenAfter = 1000
+
+// Expired implements prompts.Deletions: the lines of sessions that were deleted before the time become one.
+func (f *forgets) Expired(before time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lines >= 0 && f.lines < shortenAfter {
+		return nil
+	}
+	f.lines = 0
+	b, err := ReadForgets(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all, err := decodeForgets(b)
+	if err != nil {
+		return fmt.Errorf("forgets %s: %w", f.path, err)
+	}
+	kept := slices.DeleteFunc(slices.Clone(all), func(l forget) bool { return l.Prompts != "" && l.time().Before(before) })
+	if len(kept) == len(all) {
+		return nil
+	}
+	var out []byte
+	for _, l := range append(kept, forget{At: runs.FormatTime(actor.Time(before.UnixNano())), Prompts: allPrompts}) {
+		line, err := l.encode()
+		if err != nil {
+			return err
+		}
+		out = append(out, line...)
+	}
+	temp := f.path + ".new"
+	err = writeSynced(temp, out)
+	if err == nil {
+		err = os.Rename(temp, f.path)
+	}
+	if err != nil {
+		return fmt.Errorf("forgets: %w", errors.Join(err, os.Remove(temp)))
+	}
+	file := f.file // of the former content
+	if f.file = nil; file != nil {
+		_ = file.Close()
+	}
+	return f.open()
+}
+
+// time returns the time of a line that was checked.
+func (f *forget) time() time.Time {
+	at, _ := runs.ParseTime(f.At)
+	return time.Unix(0, int64(at))
 }
 
 func (f *forgets) close() error {
@@ -125,14 +210,21 @@ func decodeForgets(b []byte) (all []forget, err error) {
 		if err := json.Unmarshal(lines.Bytes(), &f, json.RejectUnknownMembers(true)); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
+		if _, err := runs.ParseTime(f.At); err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		if f.Prompts != "" {
+			if session, err := hex.DecodeString(strings.Replace(f.Prompts, "/", "", 1)); f.Prompts != allPrompts && (err != nil || len(session) != 24) || f.Actor != "" {
+				return nil, fmt.Errorf("line %d: prompts: want two numbers of 24 hexadecimal digits and a slash, or %s", n, allPrompts)
+			}
+			all = append(all, f)
+			continue
+		}
 		if _, err := actor.ParseID(f.Actor); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		if key, err := hex.DecodeString(f.Key); err != nil || len(key) != 16 {
 			return nil, fmt.Errorf("line %d: key: want 32 hexadecimal digits", n)
-		}
-		if _, err := runs.ParseTime(f.At); err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		all = append(all, f)
 	}
@@ -151,6 +243,9 @@ func (m *memories) repeatForgets(ctx context.Context, path string) (n int, err e
 		return 0, err
 	}
 	for _, f := range all {
+		if f.Prompts != "" { // the restore has left them out
+			continue
+		}
 		id, _ := actor.ParseID(f.Actor)
 		at, _ := runs.ParseTime(f.At)
 		var name string
@@ -194,7 +289,7 @@ func (n *Node) repeatForgets(log *slog.Logger) error {
 	return os.Remove(path)
 }
 
-// Remembers reports whether a backup is of a server whose agents remember.
+// Remembers reports whether a backup is of a server whose agents remember, or that has recorded prompts.
 func Remembers(backup string) (bool, error) {
 	_, err := os.Stat(filepath.Join(backup, ForgetsFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -215,16 +310,44 @@ func CopyForgets(from, to string) error {
 	return writeSynced(filepath.Join(to, ForgetsFile), b)
 }
 
-// PutForgets completes a data folder that was restored from a backup. The first start forgets again what the
-// content of a file of forgets names; nil means that nothing is forgotten again.
+// CopyBeside copies what is beside the store of a data folder that no server uses to a copy of the store.
+func CopyBeside(from, to string) error {
+	return errors.Join(prompts.Copy(filepath.Join(from, PromptsFolder), filepath.Join(to, PromptsFolder), nil), CopyForgets(from, to))
+}
+
+// PutForgets completes a data folder that was restored from a backup, with its recorded prompts. Prompts that the
+// content of a file of forgets names are left out, and the first start forgets again what else it names; nil means that
+// of the backup, so that nothing is forgotten again.
 func PutForgets(backup, data string, forgets []byte) error {
 	if forgets == nil {
-		return CopyForgets(backup, data)
-	}
-	if err := writeSynced(filepath.Join(data, ForgetsRestored), forgets); err != nil {
+		if err := CopyForgets(backup, data); err != nil {
+			return err
+		}
+		var err error
+		if forgets, err = ReadForgets(filepath.Join(data, ForgetsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	} else if err := errors.Join(writeSynced(filepath.Join(data, ForgetsRestored), forgets), writeSynced(filepath.Join(data, ForgetsFile), forgets)); err != nil {
 		return err
 	}
-	return writeSynced(filepath.Join(data, ForgetsFile), forgets)
+	all, err := decodeForgets(forgets)
+	if err != nil {
+		return err
+	}
+	return prompts.Copy(filepath.Join(backup, PromptsFolder), filepath.Join(data, PromptsFolder), deletedPrompts(all))
+}
+
+// deletedPrompts returns a function that reports which prompts are gone by the lines of a file of forgets.
+func deletedPrompts(all []forget) func(session string, at time.Time) bool {
+	gone := map[string]time.Time{} // until then
+	for _, f := range all {
+		if f.Prompts != "" && f.time().After(gone[f.Prompts]) {
+			gone[f.Prompts] = f.time()
+		}
+	}
+	return func(session string, at time.Time) bool {
+		return !at.After(gone[session]) || at.Before(gone[allPrompts])
+	}
 }
 
 func writeSynced(path string, content []byte) error {

@@ -132,7 +132,8 @@ type Node struct {
 	retained *retention
 	hooks    *webhooks.Webhooks // nil: none
 	prompts  *prompts.Store     // nil: none are recorded
-	traces   *traces.Traces     // nil: none are sent
+	forgets  *forgets
+	traces   *traces.Traces // nil: none are sent
 
 	closeOnce sync.Once
 	closeErr  error // result of Close
@@ -155,7 +156,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 			n.outbound.Close()
 		}
 		n.prompts.Close()
-		err = errors.Join(err, n.log.Close(), n.store.Close(), n.trace.Close())
+		err = errors.Join(err, n.forgets.close(), n.log.Close(), n.store.Close(), n.trace.Close())
 	}()
 	if err = n.log.Erase(); errors.Is(err, syscall.ENOSPC) { // no actor of a deleted session is loaded, erased or not
 		log.Warn("the deletion of sessions is completed at the next start", "error", err.Error())
@@ -182,7 +183,8 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	c.Outbound.Token = func(run actor.CallID, invocation uint32, id actor.ID) string {
 		return ingress.MintInvocationToken(n.secret, run, invocation, id)
 	}
-	if n.prompts, err = openPrompts(&c, n.store, log); err != nil {
+	n.forgets = &forgets{path: filepath.Join(c.Data, ForgetsFile), lines: -1}
+	if n.prompts, err = openPrompts(&c, n.store, n.forgets, log); err != nil {
 		return nil, err
 	}
 	if c.Record.On() && n.prompts != nil {
@@ -233,7 +235,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands.currency = cmp.Or(c.Outbound.Currency, outbound.DefaultCurrency)
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
 	if c.Memory {
-		n.Commands.memories = newMemories(n.Commands, &forgets{path: filepath.Join(c.Data, ForgetsFile)})
+		n.Commands.memories = newMemories(n.Commands, n.forgets)
 		n.catalog.memories = n.Commands.memories
 		if err := errors.Join(n.Commands.memories.forgets.create(), n.repeatForgets(log)); err != nil { // no tool is performed before
 			return nil, errors.Join(err, n.engine.Close(context.Background()))
@@ -335,10 +337,7 @@ func (n *Node) Close(ctx context.Context) error {
 		n.prompts.Close()
 		n.Commands.close()
 		n.storage.close()
-		if n.Commands.memories != nil {
-			err = errors.Join(err, n.Commands.memories.forgets.close())
-		}
-		n.closeErr = errors.Join(err, n.log.Close(), n.store.Close(), n.trace.Close())
+		n.closeErr = errors.Join(err, n.forgets.close(), n.log.Close(), n.store.Close(), n.trace.Close())
 	})
 	return n.closeErr
 }

@@ -24,7 +24,7 @@ const PromptsFolder = "prompts"
 var ErrClusterPrompts = errors.New("record.prompts: a process of a cluster records no prompts: they would stay in its own data folder when another one takes over; remove [record], or serve without --cluster")
 
 // openPrompts opens the recorded prompts of a node; nil if it has none.
-func openPrompts(c *Config, s storage, logger *slog.Logger) (*prompts.Store, error) {
+func openPrompts(c *Config, s storage, f *forgets, logger *slog.Logger) (*prompts.Store, error) {
 	if err := c.Record.Check(); err != nil {
 		return nil, err
 	}
@@ -38,7 +38,12 @@ func openPrompts(c *Config, s storage, logger *slog.Logger) (*prompts.Store, err
 	if floor == 0 {
 		floor = disk.FreeFloor
 	}
-	return prompts.Open(prompts.Options{Config: c.Record, Dir: filepath.Join(c.Data, PromptsFolder), Source: recordedRuns{s}, Logger: logger,
+	if c.Record.On() {
+		if err := f.create(); err != nil {
+			return nil, err
+		}
+	}
+	return prompts.Open(prompts.Options{Config: c.Record, Dir: filepath.Join(c.Data, PromptsFolder), Source: recordedRuns{s}, Deletions: f, Logger: logger,
 		Room: func() bool { return disk.FreeSpace(c.Data) > 2*floor }}) // new work is refused below the floor, so records end before
 }
 

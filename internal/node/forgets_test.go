@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/prompts"
+	"github.com/troupe-run/troupe/memory"
+)
+
+// Records of a deleted session are gone up to its deletion, and those of all sessions up to the time that a shortened file
+// names. What was recorded later in a session of that name stays.
+func TestDeletedPromptsStayAway(t *testing.T) {
+	path := filepath.Join(t.TempDir(), ForgetsFile)
+	f := &forgets{path: path, lines: -1}
+	defer f.close()
+	day := func(n int) time.Time { return time.Date(2026, 11, n, 0, 0, 0, 0, time.UTC) }
+	gone, stays := prompts.SessionOf("alice", "gone"), prompts.SessionOf("alice", "stays")
+	for i := range shortenAfter {
+		if err := f.Deleted(prompts.SessionOf("alice", fmt.Sprint(i)), day(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Deleted(gone, day(8)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.write(actor.NewID("clerk", "s"), &memory.Change{Entity: "Ada", Reason: "asked"}); err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string, lines int, before time.Time) {
+		t.Helper()
+		b, err := ReadForgets(path)
+		if err != nil || bytes.Count(b, []byte("\n")) != lines || bytes.Contains(b, []byte("alice")) || !bytes.Contains(b, []byte(`"reason":"asked"`)) {
+			t.Fatalf("%s: got %d lines, %v, want %d", when, bytes.Count(b, []byte("\n")), err, lines)
+		}
+		all, err := decodeForgets(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		drops := deletedPrompts(all)
+		for _, c := range []struct {
+			session string
+			at      time.Time
+			want    bool
+		}{
+			{gone, day(7), true}, {gone, day(8), true}, {gone, day(8).Add(time.Millisecond), false}, {stays, day(7), false},
+			{stays, day(4), !before.IsZero()}, {stays, day(5), false}, {prompts.SessionOf("alice", "7"), day(1), true},
+		} {
+			if got := drops(c.session, c.at); got != c.want {
+				t.Errorf("%s: %s at %v: got %v, want %v", when, c.session, c.at, got, c.want)
+			}
+		}
+	}
+	check("at first", shortenAfter+2, time.Time{})
+	if err := f.Expired(day(5)); err != nil {
+		t.Fatal(err)
+	}
+	check("shortened", 3, day(5))
+	for i := range shortenAfter / 2 {
+		if err := f.Deleted(prompts.SessionOf("alice", fmt.Sprint(i)), day(6)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Expired(day(7)); err != nil {
+		t.Fatal(err)
+	}
+	check("soon after", shortenAfter/2+3, day(5))
+	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
+		t.Errorf("%v are left", left)
+	}
+}
+
+// A file of forgets with a line that means nothing is refused.
+func TestForgetsAreChecked(t *testing.T) {
+	digest := strings.Repeat("0a", 12)
+	for line, want := range map[string]string{
+		`{"at":"2026-11-01T00:00:00.000000000Z","prompts":"` + digest + "/" + digest + `"}`:                                   "",
+		`{"at":"2026-11-01T00:00:00.000000000Z","prompts":"*"}`:                                                               "",
+		`{"at":"2026-11-01T00:00:00.000000000Z","actor":"clerk/s","key":"` + strings.Repeat("0a", 16) + `","reason":"asked"}`: "",
+		`{"at":"now","prompts":"*"}`:                                         "line 1",
+		`{"prompts":"*"}`:                                                    "line 1",
+		`{"at":"2026-11-01T00:00:00.000000000Z"}`:                            "line 1",
+		`{"at":"2026-11-01T00:00:00.000000000Z","prompts":"alice/s1"}`:       "24 hexadecimal digits",
+		`{"at":"2026-11-01T00:00:00.000000000Z","prompts":"` + digest + `"}`: "24 hexadecimal digits",
+		`{"at":"2026-11-01T00:00:00.000000000Z","prompts":"*","actor":"clerk/s","key":"` + strings.Repeat("0a", 16) + `","reason":"x"}`: "line 1",
+		`{"at":"2026-11-01T00:00:00.000000000Z","sessions":"*"}`:                                                                        "unknown",
+		`{"at":"2026-11-01T00:00:00.000000000Z","actor":"clerk/s","key":"0a","reason":"asked"}`:                                         "32 hexadecimal digits",
+	} {
+		path := filepath.Join(t.TempDir(), ForgetsFile)
+		if err := os.WriteFile(path, []byte(line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadForgets(path); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", line, err, want)
+		}
+	}
+}
