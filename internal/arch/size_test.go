@@ -34,7 +34,7 @@ var machinery = strings.Fields(`.ci internal/arch internal/failpoint internal/lo
 // machineryPercentMax is the maximum number of lines of machinery per 100 lines of the
 // product. It must be lowered when it is machineryPercentSlack above the measured value.
 const (
-	machineryPercentMax   = 57
+	machineryPercentMax   = 53
 	machineryPercentSlack = 5
 )
 
