@@ -71,9 +71,9 @@ func (t *Turn) Do(name string, work func(ctx context.Context) ([]byte, error), o
 // emittedBytesMax is the length of one piece of Emit in bytes; the event of a longer one would be cut.
 const emittedBytesMax = 4 << 10
 
-// Emit shows text while work in Do runs, for example the answer of a model that the program calls itself: each call is
+// Emit shows text while work in Do runs, for example the answer of a model that the program calls itself. Each call is
 // an event of the run with the type EventDelta, or several if the text has more than 4 KiB. It returns once the
-// run has recorded it. The ctx is that of the work; another is refused with CodeInvalid. If the work is repeated
+// run has recorded it. The argument ctx MUST be the context of the work; Emit refuses any other with CodeInvalid. If the work is repeated
 // after a crash, the event EventAttempt voids its pieces. A run whose work emits more than
 // stream_events_max pieces fails with CodeEventsExceeded. In tests with package troupetest it has no effect.
 func Emit(ctx context.Context, text string) error {

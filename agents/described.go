@@ -46,8 +46,8 @@ func isDeep(raw jsontext.Value) bool {
 	}
 }
 
-// newDescribed returns a value of JSON as described, or, if it is a list of names or no list and no object, the
-// value as other fields have it.
+// newDescribed returns a list or an object of JSON as described. A list of names and every other value are returned
+// as they are in other fields.
 func newDescribed(raw jsontext.Value, value any) any {
 	names, isList := value.([]any)
 	isName := func(v any) bool { _, ok := v.(string); return ok }

@@ -11,11 +11,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// checkNames rejects a new ID or name that looks like that of another agent, in the program or in
-// the registry, because readers and clients that address agents by name could confuse them. Names
-// are compared by actor.FoldName. Agents of one principal may have the same name, which then
-// addresses neither. The operator may use the name of another principal's agent, and a file also that of an agent which
-// an administrator has stored. An agent that has such a name already keeps it.
+// checkNames rejects a new ID or name that looks like the name of another agent, in the program or in
+// the registry: readers, and clients that address agents by name, could confuse the two. Names are
+// compared by actor.FoldName. Agents of one principal may have the same name, which then addresses neither. The
+// operator may use the name of another principal's agent. A file may also use the name of an agent that an
+// administrator has stored. An agent that has such a name already keeps it.
 func (s registryState) checkNames(spec, previous Spec, created bool) *actor.Refusal {
 	if created {
 		if r := s.checkFree(spec.ID, "agent_id", spec.ID); r != nil {

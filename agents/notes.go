@@ -24,9 +24,9 @@ import (
 //
 //		n/<number> Note
 //
-//	 1. An entry is that of one kind and name, the state of an agent that of the agent, and an entry without
-//	    a name that of its value. Noting it again replaces it in its place, with the next version.
-//	 2. Noting what an entry says already changes nothing, not even who noted it.
+//	 1. Kind and name identify an entry. The state of an agent is identified by the agent, and an entry without
+//	    a name by its value. A note for the same entry replaces it in its place, with the next version.
+//	 2. A note that an entry has already changes nothing, not even its author.
 const noteItem = "n/"
 
 // OpNote is the operation of actor.ContextAgent that notes an entry. The message is a Note without a
@@ -205,8 +205,8 @@ type StepState struct {
 	Status     string `json:"status"` // of its response, WORKING, or WAITING until it is asked
 }
 
-// NewSessionState returns the state of a session from that of the actor that has its contexts, and the agents that
-// took part, each with the state that it has reported, if it has.
+// NewSessionState returns the state of a session. The items are the state of the actor that has its contexts. The map
+// took has the agents that took part, each with the state that it has reported, or a zero state.
 func NewSessionState(items []actor.StateItem, took map[string]AgentState) SessionState {
 	s := SessionState{Agents: map[string]AgentState{}, Notes: []Note{}}
 	maps.Copy(s.Agents, took)

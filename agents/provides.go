@@ -224,10 +224,15 @@ func (s *Spec) checkDeclaration() (problems Problems) {
 	return problems
 }
 
-// conflict returns a refusal if the spec contradicts another agent: its code is the ID or the name of that
-// one or the other way round, which would take its requests, or it declares a capability of that one
-// otherwise, or one of another principal, whose requests it would be asked too, unless the operator made both its owners.
-// A file is held up by agents of files only, whatever was stored otherwise: see displace. Schemas are compared as text: compiling those of all agents would block the cell.
+// conflict returns a refusal if the spec contradicts another agent:
+//
+//   - The code of one is the ID or the name of the other, so it would take requests for the other.
+//   - Both declare a capability, but differently.
+//   - Both declare a capability and belong to different principals, so each would get requests for the other. The
+//     operator can allow this by naming both as owners.
+//
+// The spec of a file conflicts with agents of files only: it displaces others, see displace. Schemas are compared as
+// text, because compiling the schemas of all agents would block the cell.
 func (r registryState) conflict(s *Spec) *actor.Refusal {
 	refuse := func(field, format string, args ...any) *actor.Refusal {
 		refusal := actor.Refuse(actor.Rejected, format, args...)

@@ -376,7 +376,7 @@ func (w *Workflow) checkStep(i int) error {
 }
 
 // titleOf returns the name of a step as the beginning of a sentence. A name that only repeats the code of the
-// capability is none for users.
+// capability means nothing to users and is not used.
 func titleOf(name, code string, i int) string {
 	text := strings.TrimSpace(strings.Map(func(c rune) rune {
 		if c == '_' || c == '-' {

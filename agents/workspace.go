@@ -24,9 +24,11 @@ import (
 //	r/<key>           workspaceVersion without content: the removal of a document
 //
 //  1. Each put is the next version of its document, which begins with 1. The history of a document is therefore linear.
-//  2. The newest WorkspaceVersionsMax versions are kept, and fewer of a document that is written while the workspace is full. A removal is a version as well, and drops those before it.
-//     A document that comes back goes on from it, unless WorkspaceRemovedMax others were removed since.
-//  3. The content is in no run event of the actor.
+//  2. The newest WorkspaceVersionsMax versions of a document are kept. While the workspace is full, a write drops the
+//     older versions of its document. A removal is a version too, and drops all versions before it.
+//  3. A document that is written again after its removal continues with the next version. This number is forgotten once
+//     WorkspaceRemovedMax other documents have been removed.
+//  4. The content is in no run event of the actor.
 
 // OpWorkspacePut is the operation of the actor of a workspace. The message is a WorkspacePut, with MediaWorkspace.
 const OpWorkspacePut = "workspace.put"

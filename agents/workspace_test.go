@@ -48,8 +48,9 @@ func (s *storedWorkspace) put(p WorkspacePut, at actor.Time) (version uint64, st
 	return out.Version, out.Status, nil
 }
 
-// The versions of a document are 1, 2, 3 and so on, whoever writes; a change with the version that its writer has read loses no
-// other one; the newest versions can be read, and are what was written; a crash loses only what was not acknowledged.
+// The versions of a document are 1, 2, 3 and so on, for all writers together. A writer that names the version that it has
+// read overwrites no other change. The newest versions read as they were written. A crash loses only changes that were not
+// acknowledged.
 func TestVersionsOfDocumentsAreLinear(t *testing.T) {
 	keys := []string{"a", "a/0000000001", "a-b", "plans/2027"}
 	rapid.Check(t, func(t *rapid.T) {

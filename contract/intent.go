@@ -229,8 +229,8 @@ type PlannedStep struct {
 	Capability string `json:"capability_code"`
 }
 
-// ReadPlanned returns the steps of a record that Encode has written, nil if it has none, and whether the plan was kept
-// by an earlier turn.
+// ReadPlanned returns the steps of a record that Encode has written, nil if the record has none. It reports whether an
+// earlier turn has kept the plan.
 func ReadPlanned(record []byte) (steps []PlannedStep, resumed bool) {
 	var in struct {
 		Steps  []PlannedStep `json:"steps"`

@@ -266,12 +266,12 @@ func reasonOfTool(text string) actor.Reason {
 var responseMembers = []string{"request_id", "status", "result_json", "confidence_level", "confidence", "error_code", "error_message", "warnings", "metadata", misroutedMember}
 
 // isEnvelope reports whether an object is a response to the request with an ID. The result of a capability may have a
-// member status too, such as that of an order. An envelope therefore has a status and
+// member status too, such as the status of an order. So an object with a status is an envelope only if it has
 //
 //   - the ID of the request, or the member result_json,
-//   - or a status of the contract with a confidence or an error,
-//   - or no member that is foreign to envelopes, and a status other than SUCCESS or an error. A failure in so few words
-//     must not be read as a result.
+//   - or a status of the contract, with a confidence or an error,
+//   - or only members of envelopes, with a status other than SUCCESS or an error: such a short failure MUST NOT be read
+//     as a result.
 func isEnvelope(members []member, id string) bool {
 	if len(members) == 1 && members[0].name == misroutedMember {
 		return true

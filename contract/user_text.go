@@ -101,7 +101,7 @@ func (l *CodeLint) Filter() *CodeFilter { return &CodeFilter{lint: l} }
 type CodeFilter struct {
 	lint     *CodeLint
 	word     []byte // the current word, while it may be a code
-	other    bool   // the current word is none
+	other    bool   // the current word cannot be a code
 	at       int    // bytes of the text before the current word
 	findings []Finding
 }

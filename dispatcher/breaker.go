@@ -71,8 +71,8 @@ func (c Circuit) String() string { return [...]string{"closed", "open", "half_op
 //		                                              └─ a probe fails ─┘
 //
 //	 1. While the circuit is open no call starts. While it is half-open one call starts at a time.
-//	 2. A circuit that opened because of failures in a row closes with any sign of life, one that
-//	    opened because of their rate with the success of a probe only.
+//	 2. A circuit that opened because of failures in a row closes with any sign of life. A circuit that
+//	    opened because of the rate of failures closes only when a probe succeeds.
 //	 3. Its size is constant.
 type Breaker struct {
 	config       BreakerConfig

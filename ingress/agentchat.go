@@ -123,9 +123,9 @@ func (k ChatKey) With(m ChatText) ChatKey {
 }
 
 // ChatAnswer follows the events of a run and returns the text for its client. Text that was sent
-// cannot be taken back. Text that the run discards, because an attempt
-// failed or a tool is called first, therefore stays before the text that replaces it, and an empty
-// line separates both. A replacement that begins with the same text continues it.
+// cannot be taken back. A run discards text if an attempt failed, or if it calls a tool first. Such text
+// stays, and the text that replaces it follows after an empty line. A replacement that begins with
+// the same text continues it.
 type ChatAnswer struct {
 	text  runs.AnswerText
 	shown []byte // of the present answer, what the client has

@@ -153,12 +153,11 @@ func detailValue(v any) jsontext.Value {
 //
 //  1. A run begins with run_started and ends with done or error.
 //  2. The deltas of a run end with its whole answer, whether or not the agent has streamed it.
-//     The message done has the answer if other deltas precede it, such as remarks of a model
-//     that then calls a tool, or other text that an agent has emitted.
-//  3. The messages are those of root runs. A root run shows the calls that it makes and the
-//     approvals that wait in its tree, so the runs below it have no messages of their own.
-//     With detached, or if the asker's definition has it so, the runs of detached calls have messages too, and their
-//     run_started has no message.
+//     If other deltas precede the answer, such as remarks of a model before it calls a tool, the
+//     message done has the answer too.
+//  3. Only root runs have messages. A root run shows the calls that it makes and the approvals
+//     that wait in its tree. If detached is set, or the definition of the asker says so, the runs of
+//     detached calls have messages too. Their run_started has no message.
 type Channel struct {
 	session  string
 	replay   bool

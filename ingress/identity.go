@@ -28,9 +28,9 @@ const (
 )
 
 // Signer signs identities, so that a service need not trust the network between. Its keys follow from the
-// secret of the store and the time: each signs for signingPeriod. KeySet has those of the periods before
-// and after as well, so services with a copy of the key set know the next key before it signs, and the last
-// one for what it has signed. All nodes of a store have the same keys.
+// secret of the store and the time: each signs for signingPeriod. KeySet also has the keys of the periods before
+// and after. So a service with a copy of the key set knows the next key before it signs, and can still verify
+// what the last key has signed. All nodes of a store have the same keys.
 type Signer struct{ Secret []byte }
 
 // SignedIdentity is who asks, and the one call of one tool to which that is bound.

@@ -119,8 +119,8 @@ func (x *Index) deciding(words []string) []string {
 	return known
 }
 
-// Near returns valid facts that say nearly the same as a change, the most similar first. The fact that
-// the change states is none.
+// Near returns valid facts that say nearly the same as a change, the most similar first. The fact of
+// the change itself is not among them.
 func (x *Index) Near(c *Change) []Near {
 	words := Words(c.Content)
 	own, id := Key(c.Entity), FactID(c.Content)

@@ -67,8 +67,8 @@ func (r *UsageRow) add(one *Spending) {
 	r.Answers, r.Unmeasured, r.Usage = r.Answers+one.Answers, r.Unmeasured+one.Unmeasured, r.Usage.Add(one.Usage)
 }
 
-// UsageReport sums what runs used. A run counts whole on the day on which it was created, so that the sum over
-// days is that over runs, and each run has its own answers only, without those of its calls.
+// UsageReport sums what runs used. A run counts as a whole on the day of its creation, so the sums over days and
+// over runs are equal. A run counts its own answers only, not those of the runs that it called.
 type UsageReport struct {
 	by    map[string]bool
 	rows  map[UsageKey]*UsageRow

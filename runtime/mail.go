@@ -29,10 +29,10 @@ import (
 // Bounds of detached calls.
 const (
 	RoundsMax       = 8                // outcomes of detached calls that may follow from each other
-	detachedShare   = 16               // a callee may make one of so many calls that its asker has left
+	detachedShare   = 16               // a callee may make as many calls as its asker has left, divided by this
 	detachedTimeout = 60 * time.Second // of a detached call without a timeout
 	cancelledKept   = 10 * time.Minute // for which a cancelled reminder is listed
-	lateGrace       = 30 * time.Second // time after that of the callee in which its answer may arrive
+	lateGrace       = 30 * time.Second // time after the deadline of the callee in which its answer may still arrive
 )
 
 // mail makes and ends the detached calls of an actor.

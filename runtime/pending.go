@@ -13,8 +13,8 @@ type PendingCall struct {
 	store.Pending
 }
 
-// PendingCalls returns the detached calls that the actors of a namespace have made in a session, or with ""
-// in any, and that are in this cell, in no order. It reports false while the cell is still loading its open runs.
+// PendingCalls returns the detached calls that actors of this cell have made in a session of a namespace, in no
+// order. The session "" means all of them. It reports false while the cell is still loading its open runs.
 func PendingCalls(c *Cell, tenant, session string) (all []PendingCall, known bool) {
 	for _, act := range c.actors.ordered() {
 		if act.id.Tenant != tenant || session != "" && act.id.Key != session || !act.durable {

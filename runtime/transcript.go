@@ -10,11 +10,11 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Transcripts. The turn of a client's message is given the earlier messages of the
-// conversation: those that the transcript had when the turn began, without those that are left out
-// because a model refused them as too long. A replay is given the same. Closed pages of the transcript are not in memory. A message stays in its mailbox
-// until the pages that its turn is given have been read from the log, and so does a restored
-// turn that must be replayed.
+// Transcripts. The turn of a client's message gets the earlier messages of the conversation. These
+// are the messages that the transcript had when the turn began, except those that were left out
+// because a model refused them as too long. A replay gets the same messages. Closed pages of the
+// transcript are not in memory: a message stays in its mailbox until the pages for its turn have been
+// read from the log, and a restored turn is replayed only then.
 
 // earlier are the messages of the conversation that a turn is given.
 type earlier struct {

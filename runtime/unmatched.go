@@ -12,11 +12,12 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Unmatched effects are those of a former invocation that the agent has not repeated. The end of the run
-// would hide them, so the run is parked and shows them to a person.
+// Unmatched effects are effects of a former invocation that the agent has not asked for again. The end of the
+// run would hide them, so the run is parked and shows them to a person.
 
 // endedText follows the name of the agent in the reason of a run whose agent ended without its former
-// requests. A retry accepts that. The rest of a reason quotes agents, so it decides about nothing.
+// requests. A person who retries such a run accepts that. The rest of a reason quotes agents, so no decision
+// depends on it.
 const endedText = " was invoked again and ended without the requests that it made before"
 
 // startedText returns the beginning of the reason of a parked run whose agent was invoked again.

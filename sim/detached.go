@@ -14,9 +14,11 @@ import (
 )
 
 // In one of four simulations, scripts also make detached calls: "send agent[/key][@ms] {script}". The callee executes
-// the script. The outcome comes back as a message; its turn executes a short script that follows from
-// the outcome, and may make the call again: agents that answer each other for ever are bounded by the rounds. "remind ms"
-// has the agent send itself a message, "debate" asks two agents at once, "read task" reads a task, and "poll" the last one that an answer of the turn names, or what is pending. In one of three of these simulations, outcomes that wait have one turn.
+// the script. The outcome comes back as a message. Its turn executes a short script that follows from
+// the outcome, and may make the call again; the number of rounds bounds agents that answer each other for ever.
+// "remind ms" sends a message to the agent itself, and "debate" asks two agents at once. "read task" reads a
+// task, and "poll" reads the last task that an answer of the turn names, or what is pending. In one of three of
+// these simulations, all outcomes that wait share one turn.
 
 // detachedCalls knows the detached calls of a simulation by their events.
 type detachedCalls struct {

@@ -53,9 +53,9 @@ func (p *Plan) addWorkflow() {
 	}
 }
 
-// WorkflowStepOnce is the spec of workflows: a run asks for each step at most once, however often its node crashes,
-// and for a step of the next stage only if every step of the stage before has ended, and has succeeded unless the
-// workflow goes on without it.
+// WorkflowStepOnce is the spec of workflows. A run asks for each step at most once, however often its node crashes. It
+// asks for a step of the next stage only after every step of the stage before has ended. Each of these has succeeded,
+// unless the workflow goes on without it.
 const WorkflowStepOnce = "WorkflowStepOnce"
 
 // workflowProblem returns what is wrong with the events of an orchestrator's run, or "".

@@ -126,7 +126,7 @@ func (a *Agents) named(name string, callees []string) []string {
 type Asker struct {
 	Agent   string
 	Callees []string // agents that it may call; nil: any
-	User    string   // for whom it asks, whose agents it sees as well; "": nobody
+	User    string   // user of the run in which it asks; it also sees the agents of this user. "": no user
 }
 
 // Find returns the agent that a target means, if the asker may see it.

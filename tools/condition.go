@@ -20,9 +20,14 @@ var operators = []string{"==", "!=", "<=", ">=", "<", ">", "in", "matches"}
 // condition is a comparison of an argument of a call with a constant, such as
 // args.amount > 100.
 //
-// It can be undetermined: if the argument is missing or has another type than the constant,
-// or than all constants of a list, if a text is too long to be matched, or if another argument has
-// a name that is alike. An undetermined comparison is true in a rule that blocks a call or requires
+// A comparison is undetermined if
+//
+//   - the argument is missing,
+//   - it has another type than the constant, or than each constant of a list,
+//   - it is a text that is too long to be matched, or
+//   - the name of another argument looks like its name.
+//
+// An undetermined comparison is true in a rule that blocks a call or requires
 // approval, and false in a rule that allows it. So a call cannot avoid a rule with an argument that
 // is not comparable.
 type condition struct {

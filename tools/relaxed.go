@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// relaxed removes from a schema the patterns that cannot be checked here, such as those with a
-// lookahead, and the keywords that would refuse valid input once these are gone. It returns their
-// places. The server of the tool checks its input itself.
+// relaxed removes from a schema the patterns that cannot be checked here, such as patterns with a
+// lookahead. It also removes the keywords that would refuse valid input without these patterns. It
+// returns the places of both. The server of the tool checks its input itself.
 func relaxed(doc any) (unchecked []string) {
 	r := &relaxation{expressions: &patterns{known: map[string]*pattern{}}}
 	r.relax(doc, "")

@@ -225,8 +225,8 @@ func (p OwnerPlace) Weight(session OwnerPlace) uint64 {
 	return hi ^ lo
 }
 
-// owner returns the agent that gets a request for a capability: the one that is named, or else one that
-// stays the same for a session.
+// owner returns the agent that gets a request for a capability: the agent that the request names, or else
+// an owner that stays the same for a session.
 func (a *Agents) owner(code, target string, ec *ExecutionContext) (owner *actor.Definition, capability *actor.Capability, refusal *actor.Refusal) {
 	var known, names []string
 	var best uint64

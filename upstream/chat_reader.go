@@ -14,9 +14,9 @@ import (
 )
 
 // ChatReader reads the answer to a Chat while it is passed on. It removes a usage that the client
-// has not asked for. It also removes two things on which stock clients fail: text after the finish
-// reason that is no JSON, and comments, because some clients read a comment and the empty line after it as an
-// event without data. Comments that a server sent as data are removed too.
+// has not asked for. It also removes two things on which stock clients fail. One is text after the finish
+// reason that is not JSON. The other is comments, also those that a server sent as data: some clients read a
+// comment and the empty line after it as an event without data.
 //
 //  1. The deltas of a streamed answer are its events before the one with a finish reason. The Tail begins
 //     with that event, after text that was held back until then. The Tail of an answer that is not streamed is

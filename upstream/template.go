@@ -121,9 +121,9 @@ func hasArgument(pieces []piece) bool {
 	return false
 }
 
-// urlTemplate is a URL with placeholders. Arguments replace text within one segment of
-// the path or one parameter of the query only, so the scheme, the host, the number of
-// segments and the names of the other parameters do not depend on them.
+// urlTemplate is a URL with placeholders. An argument replaces text only within one segment of
+// the path or one parameter of the query. So arguments cannot change the scheme, the host, the
+// number of segments or the names of parameters.
 type urlTemplate struct {
 	origin string    // scheme, host and port, as they are
 	path   [][]piece // segments, each with a slash before it

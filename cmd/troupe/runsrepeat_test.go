@@ -73,7 +73,7 @@ func TestRunsRepeat(t *testing.T) {
 		}
 	}
 
-	// What was performed is named, in runs below too, and what was not is not.
+	// The message names the tools that were performed, also in the runs below, and no others.
 	run := begin("s1", "use look {}\nask back: use book {\"n\": 1}\nthen\nuse book {\"n\": 2}\nthen\nuse held {}")
 	waits(run, "PAUSED_WAITING_TOOL")
 	waitUntil(t, "two calls of book", func() bool { return performed.Load() == 3 })

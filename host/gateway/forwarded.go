@@ -49,7 +49,7 @@ func (s forwardedRuns) authorize(ctx *fasthttp.RequestCtx) (*caller, *problem) {
 }
 
 // authorizeSession returns the external agent that works on the run in x-run-id, for a request about the session of
-// that run, if the request has the credentials of the principal that registered this agent and the scope of the route.
+// that run. The request MUST have the scope of the route, and the credentials of the principal that registered the agent.
 func authorizeSession(s *Server, ctx *fasthttp.RequestCtx, scope ingress.Scope) (*caller, *problem) {
 	h := &ctx.Request.Header
 	by, p := s.authorize(h, scope, ctx.Conn())

@@ -101,7 +101,7 @@ type ChatPage struct {
 	Tokens *bool `toml:"tokens" json:"tokens,omitzero"`
 }
 
-// Check returns an error for the first setting that is none.
+// Check returns an error for the first invalid setting.
 func (p *ChatPage) Check() error {
 	if len(p.Agents) > chatAgentsMax {
 		return fmt.Errorf("agents: %d names, at most %d allowed", len(p.Agents), chatAgentsMax)

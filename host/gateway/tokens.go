@@ -87,8 +87,8 @@ func (s tokenRoute) checkTwin(user string) *problem {
 	return nil
 }
 
-// issuing reports whether one of the keys has issued tokens. A bearer that is none of this server is refused
-// then also where no key is required: a page whose token is damaged MUST NOT become the local user.
+// issuing reports whether one of the keys has issued tokens. If so, a bearer token of another service is refused
+// even where no key is required: a page whose token is damaged MUST NOT become the local user.
 func (k *Keys) issuing() bool {
 	for _, e := range k.entries() {
 		if e.IssuesTokens {

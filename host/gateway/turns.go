@@ -4,13 +4,13 @@ package gateway
 
 import "sync"
 
-// turnsEach is the maximum number of pages of events that the streams of sessions, sockets and
-// requests that wait of one principal read at the same time, with contexts.
+// turnsEach is the maximum number of reads of one principal at the same time: of pages of events, for
+// its streams, sockets and waiting requests, and of contexts.
 const turnsEach = 2
 
 // turns lets the readers of a principal wait for each other, so that many of them leave time for
-// those of others. None is refused a read, because each has a place among the streams, or a
-// connection: those places bound the readers that wait. The zero value is ready to use.
+// the readers of others. No read is refused: each reader has a place among the streams, or a
+// connection, and these places bound the number of readers that wait. The zero value is ready to use.
 type turns struct {
 	mu sync.Mutex
 	by map[string]*turn // of the principals with readers

@@ -64,8 +64,8 @@ func forbiddenUser(field, detail string) *problem {
 	return p
 }
 
-// named returns the caller for a request, which may name its user in a header, and in the
-// parameter user the user whose namespace it reads or changes.
+// named returns the caller for a request. A header of the request may name its user. The parameter
+// user may name the user whose namespace the request reads or changes.
 func (c *caller) named(ctx *fasthttp.RequestCtx, path string) (_ *caller, p *problem) {
 	if user, ok := userNamed(&ctx.Request.Header); ok {
 		if c, p = c.actingFor(user, userHeader); p != nil {

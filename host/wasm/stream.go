@@ -11,10 +11,10 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// Stream returns the command of a worker with one instance of a module, and what is written to its
-// standard input first. What follows is the standard input of the module, and the output of the worker is
-// that of the module, until it ends or the caller kills the process. A mistake of the module is
-// the last line of the standard error of the worker.
+// Stream returns the command of a worker with one instance of a module, and the head that the caller
+// MUST write to its standard input first. The rest of the input goes to the module, and the output of the
+// module is that of the worker, until the module ends or the caller kills the process. The last line of
+// standard error then says what was wrong with the module.
 func (w *Workers) Stream(sum string, grants []string) (command []string, head []byte, err error) {
 	module, err := w.modules.get(sum)
 	if err != nil {

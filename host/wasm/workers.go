@@ -158,8 +158,8 @@ func (w *Workers) drop(p *process) {
 	delete(w.running, p)
 }
 
-// start returns a new worker. If ctx ends first, the worker becomes idle once it has started, so that a
-// module which compiles longer than its calls may last can be called later. Then, and after an error, the
+// start returns a new worker. If ctx ends first, the worker becomes idle once it has started. So a module
+// that compiles for longer than a call may last can be called later. In this case, and after an error, the
 // place of the user is released.
 func (w *Workers) start(ctx context.Context, user, sum string, grants []string) (*process, error) {
 	type outcome struct {

@@ -18,12 +18,12 @@ const positionBytesMax = 4 << 20
 
 // position is how far a webhook has come, the content of its file.
 type position struct {
-	// Batch is that of the log up to which all is delivered.
+	// Batch is the last batch of the log up to which all notices are delivered.
 	Batch uint64 `json:"batch"`
 	// Delivered are the batches of deliveries beyond Batch, by id.
 	Delivered map[string]uint64 `json:"delivered,omitempty"`
-	// Offers are the hashes of the last lists of MCP servers that were noticed, and Owed are those of them that
-	// were not delivered.
+	// Offers are the hashes of the last lists of tools that MCP servers had. Owed are the changes of these lists
+	// that were not delivered yet.
 	Offers map[string]string `json:"offers,omitempty"`
 	Owed   []owed            `json:"owed,omitempty"`
 }

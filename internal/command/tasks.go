@@ -8,9 +8,9 @@ import "github.com/troupe-run/troupe/actor"
 const TasksMax = 1000
 
 type (
-	// TasksQuery asks for the detached calls of the agents of a session, or with "" of all sessions of the
-	// principal's namespace, that are pending, or whose answers are late, or for the one Call, if it is not zero. It is
-	// refused while the node is loading its open runs.
+	// TasksQuery asks for detached calls that are pending or whose answers are late: those of the agents of a
+	// session, or, if Session is empty, of all sessions in the namespace of the principal. If Call is not zero, it
+	// asks for this call only. It is refused while the node is loading its open runs.
 	TasksQuery struct {
 		Session string
 		Call    actor.CallID

@@ -42,9 +42,10 @@ var self = actor.NewPrincipal("", "")
 // probeEvery is the time between two looks for an orchestrator that has taken over from the connected one.
 const probeEvery = time.Second
 
-// Node is the orchestrator at the other end of a link, which Node opens again whenever it
-// fails. Of several orchestrators of a cluster one serves; the others listen to nobody. While there is none, each command returns a *command.AwayError at once. A subscription
-// lasts: it receives an update after each new connection, because events may have been missed.
+// Node is the orchestrator at the other end of a link. Node opens the link again whenever it fails. Of
+// the orchestrators of a cluster, one serves, and the others accept no links. While none is connected, each
+// command returns a *command.AwayError at once. A subscription outlasts a connection: it receives an
+// update after each new one, because events may have been missed.
 type Node struct {
 	addresses []Address
 	keys      *gateway.Keys

@@ -193,7 +193,8 @@ func TestAgentsAreMadeForTheirUser(t *testing.T) {
 	check(alice, "builder", `use agents_show {"agent_id":"tea"}`, "no agent is named tea")
 }
 
-// A repeat after a crash is answered as the call before it: it does not bring back what was deleted since. Runs for nobody make none.
+// A call that is repeated after a crash gets the answer of the first one. It does not make an agent again that was deleted
+// since. A run without a user makes no agents.
 func TestRepeatedCreationIsPerformedOnce(t *testing.T) {
 	n := openBuiltin(t, filepath.Join(t.TempDir(), "data"), nil)
 	defer n.close()

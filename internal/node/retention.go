@@ -116,9 +116,8 @@ func (r *retention) pass(ctx context.Context, now actor.Time) {
 	}
 }
 
-// Retain deletes the sessions of all tenants that have no open run and were last changed
-// before the time keep, cuts the log as far as all of it is older, and removes both from the
-// files.
+// Retain deletes the sessions without an open run whose last change is older than r.keep, of all
+// tenants. It cuts the beginning of the log that is older than that. The files lose both.
 func (r *retention) Retain(ctx context.Context, now actor.Time) {
 	before := now.Add(-r.keep)
 	r.forgetIdle(ctx, before)

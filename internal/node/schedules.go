@@ -249,7 +249,7 @@ func (s *schedules) fire(ctx context.Context, one *scheduled, at time.Time) {
 	}
 }
 
-// say logs why a message was not taken, or its run has failed, unless the log has the same as the last reason.
+// say logs why a message was not taken or its run has failed, unless the last reason was the same.
 func (one *scheduled) say(log *slog.Logger, at time.Time, reason, text string) {
 	if one.said != reason {
 		log.Warn("the message of a schedule was not taken, or its run has failed", "agent", one.agent, "schedule", one.name, "at", at.UTC().Format(time.RFC3339), "error", text)
@@ -257,8 +257,8 @@ func (one *scheduled) say(log *slog.Logger, at time.Time, reason, text string) {
 	one.said = reason
 }
 
-// paused returns the reason for which a schedule sends nothing, or "". A schedule that was made with an API key needs
-// this key to be valid, or another valid key of the same user that may call the agent. An operator's needs no key.
+// paused returns the reason why a schedule sends nothing, or "". A schedule that was made with an API key sends only
+// while this key is valid, or another key of the same user that may call the agent. A schedule of an operator needs no key.
 func (s *schedules) paused(one *scheduled) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -356,8 +356,9 @@ func (one *scheduled) before(now, from time.Time) (last time.Time) {
 	}
 }
 
-// after returns the first time after another one; zero if there is none. A time of the day that the zone skips comes as
-// much later, and one that the zone has twice comes once. Times of each hour follow the hours that pass.
+// after returns the first time of the schedule after another time; zero if there is none. When the clocks go forward, a
+// time of day that is skipped comes later by as much. When they go back, a time of day that occurs twice counts once.
+// A schedule for each hour follows the hours that pass.
 func (one *scheduled) after(t time.Time) time.Time {
 	local := t.In(one.zone)
 	if one.cron.EachHour() {

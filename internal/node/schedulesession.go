@@ -66,7 +66,7 @@ func (one *scheduled) key() string { return one.agent + "/" + one.name + " " }
 type lastRun struct {
 	open  actor.CallID // zero if none is open
 	at    time.Time    // of the message of the open run
-	ended time.Time    // when the newest one ended that has ended; zero if there is none
+	ended time.Time    // end of the newest run that has ended; zero if no run has
 }
 
 // findLastRun returns the newest open run of a message of the schedule, and the end of the newest one that has ended.

@@ -19,9 +19,9 @@ const (
 	// while half is free.
 	scarcePart     = 8
 	scarceBytesMax = 4 << 30
-	// usageEvery is the minimum time between two estimates of the space that users have, usageSoon if
-	// twice as much as is scarce is free, and usageNow if a quarter of what is free was written since the
-	// last one: it may have taken more than writtenPerByte.
+	// usageEvery is the minimum time between two estimates of the space that users have. It is usageSoon while
+	// less than twice the scarce space is free. It is usageNow once a quarter of the free space was written
+	// since the last estimate, because writes may take more space than writtenPerByte says.
 	usageEvery, usageSoon, usageNow = time.Minute, 10 * time.Second, time.Second
 	// writtenPerByte is the number of bytes that a byte of a message may take: in the log, and in the
 	// transcript or a context.

@@ -314,8 +314,8 @@ func (f *AgentFiles) checkReferences(program Program) {
 	}
 }
 
-// checkFallbacks adds a problem for each tool whose fallback does not take its arguments, or for a pipeline that does not
-// give the arguments of a step, and a warning for one that names a tool that is absent.
+// checkFallbacks adds a problem for each tool whose fallback does not accept the same arguments, and for each pipeline
+// that lacks an argument of one of its steps. It adds a warning for each fallback and step that names an absent tool.
 func (f *AgentFiles) checkFallbacks(registry *tools.Registry) {
 	for i := range f.Tools {
 		d := &f.Tools[i].Declared
@@ -382,8 +382,8 @@ func (f *AgentFiles) CheckMemory(enabled bool) {
 	}
 }
 
-// CheckBuiltin adds a warning for each tool of tools.Builtins that an agent lists and the configuration of the server does not
-// switch on, and for each tool of a file whose name such a tool has.
+// CheckBuiltin adds a warning for each built-in tool that an agent lists although the configuration of the server does
+// not switch it on, and for each tool of a file that has the name of a built-in tool.
 func (f *AgentFiles) CheckBuiltin(enabled []string) {
 	for _, t := range f.Tools {
 		if slices.Contains(enabled, t.Declared.Name) {

@@ -8,9 +8,9 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// CheckBudgets adds a warning for each agent whose model has no price although a budget of money bounds its runs, and for each
-// whose own budget exceeds those of the server for the tree of a message and for a day of a user, nil if there is none. Ask
-// says that an operator is asked at the limit.
+// CheckBudgets adds a warning for each agent whose model has no price although a budget of money bounds its runs. It adds
+// another for each agent whose own budget exceeds a budget of the server. The arguments are the budget of the tree of a
+// message and that of a user for a day, nil if there is none; ask is set if an operator is asked at the limit.
 func (f *AgentFiles) CheckBudgets(tree, day *actor.Purse, ask bool, models map[string]outbound.Model) {
 	effect := "is refused"
 	if ask {

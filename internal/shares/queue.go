@@ -31,8 +31,8 @@ type QueueBounds struct {
 	Each    int // likewise, of one key
 }
 
-// PlacesOf returns the bounds of a resource with some places, of which one key holds at most three
-// quarters, so that requests that last leave others a place. All of them wait.
+// PlacesOf returns the bounds of a resource with some places. One key holds at most three quarters of
+// them, so its slow requests leave places for others. Any number of requests may wait.
 func PlacesOf(places int) QueueBounds {
 	return QueueBounds{Open: places, Held: max(1, places*3/4), Waiting: math.MaxInt, Each: math.MaxInt}
 }

@@ -13,10 +13,10 @@ import (
 // shares the cores with other work.
 const quickSecondsMax = 60
 
-// quick chooses the configs that show in two minutes, on two idle cores, whether a change broke a model: for each
-// property of each module the config with the fewest states in which it holds, and that in which a defect violates it,
-// and for each module the one that reaches a goal. A config that took more than quickSecondsMax is left to a complete
-// run, also if no other one checks its properties.
+// quick chooses the configs that show in two minutes, on two idle cores, whether a change broke a model. For each
+// property of a module these are the smallest config in which the property holds and the smallest in which a defect
+// violates it. For each module the smallest config that reaches a goal is added. A config that took more than
+// quickSecondsMax is left to a complete run, even if no other config checks its properties.
 func quick(all []Config, found map[string]figures) []Config {
 	type result struct {
 		module   string
