@@ -3,16 +3,15 @@
 package troupetest
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe"
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/agents/agentstest"
-	"github.com/troupe-run/troupe/internal/emitter"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/program"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -31,10 +30,10 @@ type TB interface {
 type Option struct{ apply func(*start) }
 
 type start struct {
-	tools   []troupe.Tool
-	options []agentstest.Option
-	state   any
-	err     error // of an option
+	begin actor.Begin
+	tools []troupe.Tool
+	state any
+	err   error // of an option
 }
 
 // WithTools gives the turn the tools of Config.Tools.
@@ -44,35 +43,36 @@ func WithTools(all ...troupe.Tool) Option {
 
 // InSession sets the session. The default is main.
 func InSession(id string) Option {
-	return Option{func(s *start) { s.options = append(s.options, agentstest.To(id)) }}
+	return Option{func(s *start) { s.begin.Call.To.Key = id }}
 }
 
 // CalledBy makes another agent call, in place of a client. The nearest caller is last.
 func CalledBy(agents ...string) Option {
-	return Option{func(s *start) { s.options = append(s.options, agentstest.From(agents...)) }}
+	return Option{func(s *start) {
+		s.begin.Call.Origin = actor.Agent
+		for _, agent := range agents {
+			s.begin.Call.Chain = append(s.begin.Call.Chain, actor.NewID(agent, s.begin.Call.To.Key))
+		}
+	}}
 }
 
 // ByUser sets the user of the run. The default is test.
 func ByUser(name string) Option {
-	return Option{func(s *start) {
-		s.options = append(s.options, func(b *actor.Begin) { b.Call.Principal = name })
-	}}
+	return Option{func(s *start) { s.begin.Call.Principal = name }}
 }
 
 // WithTranscript sets the earlier messages of the session, of which a turn is given those that
 // Agent.Transcript selects. A message with another role than those of package troupe fails the test.
 func WithTranscript(all ...troupe.Message) Option {
 	return Option{func(s *start) {
-		var transcript []actor.ChatMessage
 		for i, m := range all {
 			role, err := actor.ParseRole(m.Role)
 			if err != nil {
 				s.err = fmt.Errorf("WithTranscript: message %d: Role: got %.40q, want %s, %s, %s or %s", i+1, m.Role, troupe.RoleUser, troupe.RoleAssistant, troupe.RoleSystem, troupe.RoleTool)
 				return
 			}
-			transcript = append(transcript, actor.ChatMessage{Role: role, Parts: actor.Text(m.Text)})
+			s.begin.Transcript = append(s.begin.Transcript, actor.ChatMessage{Role: role, Parts: actor.Text(m.Text)})
 		}
-		s.options = append(s.options, func(b *actor.Begin) { b.Transcript = append(b.Transcript, transcript...) })
 	}}
 }
 
@@ -81,15 +81,30 @@ func WithState(value any) Option { return Option{func(s *start) { s.state = valu
 
 // Turn is a turn that a test runs.
 type Turn struct {
-	tb    TB
-	turn  *agentstest.Turn
-	tools *tools.Registry
+	tb           TB
+	tools        *tools.Registry
+	def          actor.Definition
+	begin        actor.Begin
+	turn         actor.Turn
+	asks         []*Ask            // asks of the last action
+	answers      [][]actor.Answer  // answers to all earlier actions
+	stateUpdates []actor.StateItem // state updates so far
+	done         *actor.Outcome    // outcome, if the turn has ended
+	err          error             // error, if the turn has failed
+	started      bool
+	stopped      bool
 }
+
+// acceptedAt is the time at which the message of every turn is accepted.
+const acceptedAt = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
 
 // Start delivers a message to an agent. The turn starts at the first expectation of the test.
 func Start(tb TB, agent troupe.Agent, message string, opts ...Option) *Turn {
 	tb.Helper()
-	s := start{}
+	id := actor.CallID{15: 1}
+	s := start{begin: actor.Begin{At: acceptedAt, Left: 10 * time.Minute, Call: actor.Call{ID: id, Root: id, To: actor.NewID(agent.Name, actor.DefaultKey),
+		Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Left: 10 * time.Minute, Attempt: 1,
+		Principal: "test", Origin: actor.Human, Parts: actor.Text(message)}}}
 	for _, o := range opts {
 		if o.apply != nil {
 			o.apply(&s)
@@ -110,53 +125,186 @@ func Start(tb TB, agent troupe.Agent, message string, opts ...Option) *Turn {
 			tb.Fatalf("troupetest: state: %v", err)
 			return nil
 		}
-		for _, item := range program.Troupe.EncodeState(agent.StateVersion, b) {
-			s.options = append(s.options, agentstest.WithState(item.Name, string(item.Value)))
-		}
+		s.begin.ActorState = program.Troupe.EncodeState(agent.StateVersion, b)
 	}
-	return &Turn{tb, agentstest.Start(tb, p.Agents[0], message, s.options...), p.Tools}
+	t := &Turn{tb: tb, tools: p.Tools, def: p.Agents[0], begin: s.begin, turn: p.Agents[0].Behavior.Begin(s.begin)}
+	tb.Cleanup(t.cleanup)
+	return t
+}
+
+// Cancel stops the turn, as the end of the caller does.
+func (t *Turn) Cancel() {
+	if !t.stopped {
+		t.stopped = true
+		t.turn.Stop()
+	}
+}
+
+func (t *Turn) cleanup() {
+	t.tb.Helper()
+	if !t.stopped && !t.tb.Failed() {
+		t.tb.Errorf("the turn of %s was left waiting%s\nanswer its asks and expect its outcome, or call Cancel", t.begin.Call.To, t.progress())
+	}
+	t.Cancel()
+}
+
+// advance runs the turn to its next asks or its end, if all earlier asks are answered.
+func (t *Turn) advance() {
+	t.tb.Helper()
+	if t.done != nil || t.err != nil || t.started && len(t.unanswered()) > 0 {
+		return
+	}
+	if t.stopped {
+		t.tb.Fatalf("the turn of %s was cancelled", t.begin.Call.To)
+	}
+	var answers []actor.Answer
+	for _, a := range t.asks {
+		answers = append(answers, *a.answer)
+	}
+	if t.started {
+		t.answers = append(t.answers, answers)
+	}
+	t.started, t.asks = true, nil
+	action, err := t.turn.Next(answers)
+	switch {
+	case err != nil:
+		t.err = err
+	case (action.Done == nil) == (len(action.Asks) == 0):
+		t.tb.Fatalf("the turn of %s must either ask or end; got %d asks, ended %v", t.begin.Call.To, len(action.Asks), action.Done != nil)
+	}
+	t.stateUpdates = append(t.stateUpdates, action.StateUpdates...)
+	t.done = action.Done
+	for _, ask := range action.Asks {
+		if ask.Kind == actor.AskWait && ask.Timeout > actor.WaitTimeoutMax {
+			t.tb.Errorf("the turn of %s waits %v for the signal %q, at most %v is allowed (limit wait_timeout_ms_max): a server would end the wait then", t.begin.Call.To, ask.Timeout, ask.Name, actor.WaitTimeoutMax)
+		}
+		t.asks = append(t.asks, &Ask{turn: t, ask: ask})
+	}
+}
+
+// unanswered returns the asks without an answer.
+func (t *Turn) unanswered() []*Ask {
+	return slices.DeleteFunc(slices.Clone(t.asks), func(a *Ask) bool { return a.answer != nil })
 }
 
 // Expect runs the turn until it makes an ask that matches, and returns it. If several match, it
 // returns the first.
 func (t *Turn) Expect(want Want) *Ask {
 	t.tb.Helper()
-	return &Ask{t, t.turn.Expect(want.want)}
+	t.advance()
+	for _, a := range t.asks {
+		if !a.expected && want.mismatch(&a.ask) == "" {
+			a.expected = true
+			return a
+		}
+	}
+	var near []*Ask // asks of the same kind and name
+	for _, a := range t.asks {
+		if !a.expected && want.matches(&a.ask) {
+			near = append(near, a)
+		}
+	}
+	reason := ""
+	for _, a := range near {
+		reason += "\nbut:      "
+		if len(near) > 1 {
+			reason += describeAsk(&a.ask) + ": "
+		}
+		reason += want.mismatch(&a.ask)
+	}
+	t.tb.Fatalf("step %d of %s\nexpected: %s%s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress(), reason)
+	return nil
 }
 
-// Cancel stops the turn, as the end of the caller does.
-func (t *Turn) Cancel() { t.turn.Cancel() }
+// progress describes the state of the turn, one line per ask.
+func (t *Turn) progress() string {
+	switch {
+	case t.err != nil:
+		return fmt.Sprintf("\ngot:      failure: %v", t.err)
+	case t.done != nil:
+		return "\ngot:      " + describeOutcome(t.done)
+	case !t.started:
+		return "\ngot:      nothing: the turn has not started"
+	}
+	var b strings.Builder
+	for i, a := range t.asks {
+		head := "         "
+		if i == 0 {
+			head = "got:     "
+		}
+		state := ""
+		switch {
+		case a.answer != nil:
+			state = " (answered)"
+		case a.expected:
+			state = " (expected, not answered)"
+		}
+		fmt.Fprintf(&b, "\n%s %s%s", head, describeAsk(&a.ask), state)
+	}
+	return b.String()
+}
+
+func describeOutcome(o *actor.Outcome) string {
+	if o.Refusal != nil {
+		return "outcome: refused, " + o.Refusal.Error()
+	}
+	s := fmt.Sprintf("outcome: %s, %q", o.Status, actor.TextOf(o.Parts))
+	for _, w := range o.Warnings {
+		s += fmt.Sprintf(", warning %q", w)
+	}
+	return s
+}
 
 // Completes expects the turn to end with this answer.
 func (t *Turn) Completes(text string) {
 	t.tb.Helper()
-	t.turn.Completes(text)
+	want := fmt.Sprintf("outcome: %s, %q", actor.Succeeded, text)
+	t.runToEnd(want)
+	if t.done == nil || t.done.Status != actor.Succeeded || actor.TextOf(t.done.Parts) != text {
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
+	}
 }
 
 // CompletesPartially expects the turn to end with this answer and with warnings, each of which contains
 // the text at its index.
 func (t *Turn) CompletesPartially(text string, warnings ...string) {
 	t.tb.Helper()
-	t.turn.CompletesPartially(text, warnings...)
+	want := fmt.Sprintf("outcome: %s, %q, warnings %q", actor.Partial, text, warnings)
+	t.runToEnd(want)
+	ok := t.done != nil && t.done.Status == actor.Partial && actor.TextOf(t.done.Parts) == text && len(t.done.Warnings) == len(warnings)
+	for i, w := range warnings {
+		ok = ok && strings.Contains(t.done.Warnings[i], w)
+	}
+	if !ok {
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
+	}
 }
 
 // Refuses expects the turn to end with a refusal that has this code and contains this text.
 func (t *Turn) Refuses(code troupe.Code, text string) {
 	t.tb.Helper()
-	t.turn.Refuses(reasonOf(code), text)
+	reason := reasonOf(code)
+	want := fmt.Sprintf("outcome: refused, %s with %q", reason, text)
+	t.runToEnd(want)
+	if t.done == nil || t.done.Refusal == nil || t.done.Refusal.Reason != reason || !strings.Contains(t.done.Refusal.Error(), text) {
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
+	}
 }
 
 // Fails expects the turn to end with a panic, or an error other than a *troupe.Refusal, that contains
 // this text.
 func (t *Turn) Fails(text string) {
 	t.tb.Helper()
-	t.turn.Fails(text)
+	t.runToEnd("failure")
+	if t.err == nil || !strings.Contains(t.err.Error(), text) {
+		t.tb.Fatalf("step %d of %s\nexpected: failure with %q%s", len(t.answers)+1, t.begin.Call.To, text, t.progress())
+	}
 }
 
 // StateOf returns the value that a turn, which has ended, has set with troupe.SetState.
 func StateOf[T any](t *Turn) (value T) {
 	t.tb.Helper()
-	state := program.Troupe.DecodeState(t.turn.Updates())
+	state := program.Troupe.DecodeState(t.stateUpdates)
 	if state == nil {
 		t.tb.Fatalf("troupetest: the turn has set no state")
 		return value
@@ -172,139 +320,24 @@ func reasonOf(code troupe.Code) actor.Reason {
 	return program.Troupe.Refusal(troupe.Refuse(code, "")).Reason
 }
 
-// Want describes an expected ask.
-type Want struct{ want agentstest.Want }
-
-// Call matches a call of an agent, also one that a model makes: the name of the agent, or agent/session if
-// the call names another session.
-func Call(agent string) Want { return Want{agentstest.Call(agent)} }
-
-// Tool matches a call of a tool.
-func Tool(name string) Want { return Want{agentstest.Tool(name)} }
-
-// Model matches a prompt to a model.
-func Model(name string) Want { return Want{agentstest.Model(name)} }
-
-// Work matches work in troupe.Do.
-func Work(name string) Want { return Want{agentstest.Work(name)} }
-
-// Wait matches a wait for a signal.
-func Wait(signal string) Want { return Want{agentstest.Wait(signal)} }
-
-// Sleep matches a sleep of this length.
-func Sleep(d time.Duration) Want { return Want{agentstest.Sleep(d)} }
-
-// Containing requires this text in the message of a call, the arguments of a tool, or the last message of a
-// prompt.
-func (w Want) Containing(text string) Want { return Want{w.want.Containing(text)} }
-
-// With requires these arguments of a tool, as JSON. Order and white space are ignored.
-func (w Want) With(args string) Want { return Want{w.want.With(args)} }
-
-// Within requires this troupe.Timeout.
-func (w Want) Within(d time.Duration) Want { return Want{w.want.Within(d)} }
-
-// Ask is an ask of the turn. The test MUST answer it exactly once.
-type Ask struct {
-	turn *Turn
-	ask  *agentstest.PendingAsk
-}
-
-// Answer answers with a text. For a model it is the final answer.
-func (a *Ask) Answer(text string) {
-	a.turn.tb.Helper()
-	a.ask.Answer(text)
-}
-
-// AnswerJSON answers with a value as JSON, as tools do.
-func (a *Ask) AnswerJSON(value any) {
-	a.turn.tb.Helper()
-	b, err := json.Marshal(value)
-	if err != nil {
-		a.turn.tb.Fatalf("troupetest: answer: %v", err)
-		return
-	}
-	a.ask.AnswerJSON(string(b))
-}
-
-// AnswerEmpty answers without content: it ends a sleep, or is a signal without a payload.
-func (a *Ask) AnswerEmpty() {
-	a.turn.tb.Helper()
-	a.ask.AnswerEmpty()
-}
-
-// Refuse answers with a refusal.
-func (a *Ask) Refuse(code troupe.Code, format string, args ...any) {
-	a.turn.tb.Helper()
-	a.ask.Refuse(reasonOf(code), "%s", fmt.Sprintf(format, args...))
-}
-
-// Perform answers by the real function: that of a tool of WithTools, or of the work.
-func (a *Ask) Perform() {
-	a.turn.tb.Helper()
-	ask := a.ask.Ask()
-	switch ask.Kind {
-	case actor.AskWork:
-		b, err := ask.Work(emitter.With(context.Background(), func(string) {}))
-		answer := actor.Answer{Parts: []actor.Part{{Media: actor.MediaText, Bytes: b}}}
-		if err != nil {
-			if answer = (actor.Answer{Refusal: program.Troupe.Refusal(err)}); answer.Refusal == nil {
-				answer.Refusal = actor.Refuse(actor.Unavailable, "%s: %v", ask.Name, err)
-			}
-		}
-		a.ask.AnswerAs(answer)
-	case actor.AskTool:
-		planned, result := a.turn.tools.Plan(a.turn.context(), ask)
-		if result == nil {
-			executed := a.turn.tools.Execute(context.Background(), planned.Name, planned.Parts[0].Bytes, a.turn.context())
-			result = &executed
-		}
-		a.ask.AnswerAs(*result)
-	default:
-		a.turn.tb.Fatalf("troupetest: Perform: only a tool and work have a function; use Answer")
-	}
-}
-
 // context returns the context of tools.
 func (t *Turn) context() tools.ExecutionContext {
-	call := t.turn.Request()
-	return tools.NewContext(call, call.Left, nil)
+	return tools.NewContext(t.begin.Call, t.begin.Call.Left, nil)
 }
 
-// Use is a call of a tool that a model makes, with its arguments as JSON.
-type Use struct{ Tool, Args string }
-
-// UseCall returns the tool call with which a model calls another agent.
-func UseCall(agent, message string) Use {
-	u := agentstest.UseCall(agent, message)
-	return Use{u.Tool, u.Input}
-}
-
-// Uses answers as a model that makes these tool calls at once.
-func (a *Ask) Uses(uses ...Use) {
-	a.turn.tb.Helper()
-	var all []agentstest.Use
-	for _, u := range uses {
-		all = append(all, agentstest.Use{Tool: u.Tool, Input: u.Args})
+// runToEnd runs the turn to its end and then replays it, as after a crash.
+func (t *Turn) runToEnd(want string) {
+	t.tb.Helper()
+	t.advance()
+	if t.done == nil && t.err == nil {
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
 	}
-	a.ask.Uses(all...)
-}
-
-// Scripted answers as the built-in model does, which follows the instructions in its prompt.
-func (a *Ask) Scripted() {
-	a.turn.tb.Helper()
-	a.ask.Scripted()
-}
-
-// Prompt returns the messages of a prompt to a model, and the names of the tools that it offers.
-func (a *Ask) Prompt() (messages []troupe.Message, offered []string) {
-	a.turn.tb.Helper()
-	p := a.ask.Prompt()
-	for _, m := range p.Messages {
-		messages = append(messages, troupe.Message{Role: m.Role.String(), Text: m.Text})
+	if t.stopped {
+		return
 	}
-	for _, s := range p.Tools {
-		offered = append(offered, s.Name)
+	t.Cancel()
+	if err := agents.SameTurn(t.def.Behavior, t.def.Behavior, t.begin, t.answers); err != nil {
+		t.tb.Fatalf("%s: a replay with the same answers, as after a crash, differs: %v\n"+
+			"between two asks a turn may depend only on its message and the answers; move other code into Do", t.begin.Call.To, err)
 	}
-	return messages, slices.Clip(offered)
 }

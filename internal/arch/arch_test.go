@@ -106,7 +106,7 @@ var packages = map[string]pkg{
 
 	"simulate":   {layer: 4, ours: every},
 	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/link", "internal/load", "internal/mutant", "internal/servertest", "internal/service", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/fasthttp/websocket", "github.com/schollz/progressbar/v3", "golang.org/x/term", mcpSDK}},
-	"troupetest": {layer: 4, ours: []string{".", "actor", "agents", "internal/emitter", "internal/program", "simulate", "tools"}},
+	"troupetest": {layer: 4, ours: []string{".", "actor", "agents", "internal/emitter", "internal/program", "simulate", "tools", "upstream"}},
 	"examples":   {layer: 4, ours: []string{"."}, theirs: []string{mcpSDK}},
 
 	"placement/placementtest": {layer: 3, ours: []string{"actor", "placement"}, theirs: []string{"pgregory.net/rapid"}},

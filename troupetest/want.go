@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agentstest
+package troupetest
 
 import (
 	"fmt"
@@ -24,36 +24,33 @@ type Want struct {
 	within     actor.Duration
 }
 
-// Call matches a call of another agent, named as in the agent's code: agent or
-// agent/key. It also matches a call through the tool call_agent.
-func Call(target string) Want { return Want{kind: actor.AskCall, name: target} }
+// Call matches a call of an agent, also one that a model makes: the name of the agent, or agent/session if
+// the call names another session.
+func Call(agent string) Want { return Want{kind: actor.AskCall, name: agent} }
 
-// Tool matches a tool call.
+// Tool matches a call of a tool.
 func Tool(name string) Want { return Want{kind: actor.AskTool, name: name} }
 
 // Model matches a prompt to a model.
 func Model(name string) Want { return Want{kind: actor.AskModel, name: name} }
 
-// Work matches a work ask by its name.
+// Work matches work in troupe.Do.
 func Work(name string) Want { return Want{kind: actor.AskWork, name: name} }
 
 // Wait matches a wait for a signal.
-func Wait(name string) Want { return Want{kind: actor.AskWait, name: name} }
+func Wait(signal string) Want { return Want{kind: actor.AskWait, name: signal} }
 
 // Sleep matches a sleep of this length.
 func Sleep(d time.Duration) Want { return Want{kind: actor.AskSleep, within: d} }
 
-// Invoke matches the invocation of an external agent.
-func Invoke(agent string) Want { return Want{kind: actor.AskInvoke, name: agent} }
-
-// Containing requires this text in the message of a call, the input of a tool, or
-// the last message of a prompt.
+// Containing requires this text in the message of a call, the arguments of a tool, or the last message of a
+// prompt.
 func (w Want) Containing(text string) Want { w.containing = text; return w }
 
-// With requires this JSON as the input of a tool. Order and whitespace are ignored.
-func (w Want) With(input string) Want { w.input = input; return w }
+// With requires these arguments of a tool, as JSON. Order and white space are ignored.
+func (w Want) With(args string) Want { w.input = args; return w }
 
-// Within requires this timeout.
+// Within requires this troupe.Timeout.
 func (w Want) Within(d time.Duration) Want { w.within = d; return w }
 
 // String returns a description of the expected ask.
