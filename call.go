@@ -218,7 +218,7 @@ func (s *Server) Call(ctx context.Context, agent, message string, opts ...Option
 		}
 		return reply, s.stopped(r)
 	}
-	reply.Text, reply.Warnings = contentOf(answer.Reply.Parts), answer.Reply.Warnings
+	reply.Text, reply.Warnings = actor.ReadableText(answer.Reply.Parts), answer.Reply.Warnings
 	reply.Usage, reply.TreeUsage = newUsage(answer.Reply.Usage), newUsage(answer.Reply.Tree)
 	return reply, nil
 }
@@ -293,17 +293,6 @@ func (s *Server) find(ctx context.Context, by actor.Principal, name string) (com
 		}
 	}
 	return command.Agent{}, Refuse(CodeAgentNotFound, "no agent is named %.80q", name)
-}
-
-// contentOf returns the text and JSON parts of an answer as one text.
-func contentOf(parts []actor.Part) string {
-	var b strings.Builder
-	for _, p := range parts {
-		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
-			b.Write(p.Bytes)
-		}
-	}
-	return strings.ToValidUTF8(b.String(), "\uFFFD")
 }
 
 // Signal delivers a signal to a run that waits for it, and returns once it is persisted. The payload

@@ -163,7 +163,7 @@ type Message struct {
 func newMessages(all []actor.ChatMessage) (out []Message) {
 	for i := range all {
 		m := &all[i]
-		message := Message{ID: m.ID().String(), Role: m.Role.String(), Text: contentOf(m.Parts), Origin: m.Source.String(), At: newTime(m.At)}
+		message := Message{ID: m.ID().String(), Role: m.Role.String(), Text: actor.ReadableText(m.Parts), Origin: m.Source.String(), At: newTime(m.At)}
 		if m.Source == actor.FromUser || m.Source == actor.FromAgent {
 			message.Run = m.Call.String()
 		}

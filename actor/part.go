@@ -50,6 +50,22 @@ func TextOf(parts []Part) string {
 	return b.String()
 }
 
+// Readable reports whether the content of the part is in place, and text or JSON.
+func (p *Part) Readable() bool {
+	return p.Blob.IsZero() && (p.Media == MediaText || p.Media == MediaJSON)
+}
+
+// ReadableText returns the readable parts as one valid UTF-8 text.
+func ReadableText(parts []Part) string {
+	var b strings.Builder
+	for i := range parts {
+		if parts[i].Readable() {
+			b.Write(parts[i].Bytes)
+		}
+	}
+	return strings.ToValidUTF8(b.String(), "\uFFFD")
+}
+
 // SizeOf returns the size of the parts in bytes: inline content, media types and
 // the length of referenced blobs.
 func SizeOf(parts []Part) int {

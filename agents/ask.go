@@ -25,9 +25,6 @@ func Idempotent() Option { return func(a *actor.Ask) { a.Idempotent = true } }
 // Operation sets the operation of a call. The default is actor.HandleMessageFull.
 func Operation(name string) Option { return func(a *actor.Ask) { a.Operation = name } }
 
-// Priority lowers the priority of a call. It cannot exceed that of the caller's run.
-func Priority(lane actor.Lane) Option { return func(a *actor.Ask) { a.Lane = lane } }
-
 // Call returns an ask for a call of another agent. The target "helper" addresses
 // the caller's own session, "helper/s-2" the session s-2.
 func Call(target, message string, opts ...Option) actor.Ask {

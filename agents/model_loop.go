@@ -353,7 +353,7 @@ func resultText(a actor.Answer) string {
 func contentOf(parts []actor.Part) string {
 	var b strings.Builder
 	for _, p := range parts {
-		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
+		if p.Readable() {
 			b.Write(p.Bytes)
 		} else {
 			fmt.Fprintf(&b, "[%s, %d bytes]", p.Media, len(p.Bytes)+int(p.Size))

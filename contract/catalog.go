@@ -298,7 +298,7 @@ func ReadResponse(answer []actor.Part, id string, k *actor.Capability, agents *t
 func (r *row) readResponse(answer []actor.Part, id string) (Response, *Violation) {
 	var text strings.Builder
 	for _, p := range answer {
-		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
+		if p.Readable() {
 			text.Write(p.Bytes)
 		}
 	}

@@ -95,9 +95,6 @@ func ParseContextVersion(text string) (uint64, *actor.Refusal) {
 // contextIDBytes is the length of the first part of a context key.
 const contextIDBytes = 36
 
-// ContextKey returns the key of a context: its ID and its session.
-func ContextKey(id actor.CallID, session string) string { return id.String() + "." + session }
-
 // ParseContextKey returns the parts of a key. A text that is none is that of an unknown
 // context.
 func ParseContextKey(key string) (id, session string, ok bool) {

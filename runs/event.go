@@ -243,7 +243,7 @@ type Usage = actor.Usage
 func (e *Event) SetText(parts []actor.Part) {
 	var b strings.Builder
 	for _, p := range parts {
-		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
+		if p.Readable() {
 			b.Write(p.Bytes)
 		} else {
 			e.Truncated = true

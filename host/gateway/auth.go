@@ -63,9 +63,6 @@ func (c *caller) finds(agent string) bool {
 // isAdmin reports whether the caller may do everything.
 func (c *caller) isAdmin() bool { return ingress.Allows(c.Principal, ingress.ScopeAdmin) }
 
-// LocalPrincipal returns the principal of the data folder's owner.
-func LocalPrincipal() actor.Principal { return ownerCaller.Principal }
-
 // localCaller is a client on loopback without a key. It lacks the scope admin: were
 // such a client a stranger behind an unrecognized proxy, it could make itself a key.
 // ownerCaller is a process of the data folder's owner, who could change the store

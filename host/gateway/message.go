@@ -7,12 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/troupe-run/troupe/internal/client"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
+
+	"github.com/troupe-run/troupe/internal/client"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -322,7 +323,7 @@ func replyText(parts []actor.Part) []byte {
 		all = parts[0].Bytes
 	} else {
 		for _, p := range parts {
-			if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
+			if p.Readable() {
 				all = append(all, p.Bytes...)
 			}
 		}

@@ -3,8 +3,6 @@
 package command
 
 import (
-	"strings"
-
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -96,7 +94,7 @@ type provenanceView struct {
 }
 
 func newMessageView(m *actor.ChatMessage) messageView {
-	v := messageView{ID: m.ID().String(), Role: m.Role.String(), Content: textOf(m.Parts), Origin: m.Source.String(), At: runs.FormatTime(m.At)}
+	v := messageView{ID: m.ID().String(), Role: m.Role.String(), Content: actor.ReadableText(m.Parts), Origin: m.Source.String(), At: runs.FormatTime(m.At)}
 	if m.Source == actor.FromUser || m.Source == actor.FromAgent {
 		v.Run = m.Call.String()
 	}
@@ -104,17 +102,6 @@ func newMessageView(m *actor.ChatMessage) messageView {
 		v.Provenance = provenanceView{"tool_response", p.Tool, p.Correlation.String()}
 	}
 	return v
-}
-
-// textOf returns the text and JSON parts of a message as one valid UTF-8 text.
-func textOf(parts []actor.Part) string {
-	var all strings.Builder
-	for _, p := range parts {
-		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
-			all.Write(p.Bytes)
-		}
-	}
-	return strings.ToValidUTF8(all.String(), "\uFFFD")
 }
 
 // messagesView is the JSON form of a page of a transcript.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 
@@ -27,21 +28,27 @@ func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog
 	if len(c.Webhooks) == 0 {
 		return nil, nil
 	}
-	transport, err := outbound.NewTransport(c.Outbound)
+	transport, egress, env, err := c.egress()
 	if err != nil {
 		return nil, err
 	}
-	egress, err := upstream.NewEgress(c.Outbound.Allow)
-	if err != nil {
-		return nil, fmt.Errorf("outbound: %w", err)
-	}
-	egress.Remedy = c.Outbound.Remedy
-	env := c.Outbound.Env
-	if env == nil {
-		env = os.LookupEnv
-	}
 	return webhooks.Open(webhooks.Options{Webhooks: c.Webhooks, Dir: filepath.Join(c.Data, webhooksFolder), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
 		&notices{store: s, selected: log.Select((*store.Entry).MayNote), offers: c.Offers})
+}
+
+// egress returns what requests of the node itself need: those of webhooks and of traces.
+func (c *Config) egress() (transport http.RoundTripper, egress upstream.Egress, env func(string) (string, bool), err error) {
+	if transport, err = outbound.NewTransport(c.Outbound); err != nil {
+		return nil, egress, nil, err
+	}
+	if egress, err = upstream.NewEgress(c.Outbound.Allow); err != nil {
+		return nil, egress, nil, fmt.Errorf("outbound: %w", err)
+	}
+	egress.Remedy = c.Outbound.Remedy
+	if env = c.Outbound.Env; env == nil {
+		env = os.LookupEnv
+	}
+	return transport, egress, env, nil
 }
 
 // notices reads the notices of a node from its log. It implements webhooks.Source.

@@ -7,16 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/logs"
-	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/host/traces"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
-	"github.com/troupe-run/troupe/upstream"
 )
 
 // tracesFile is the file in a data folder with the position of traces.
@@ -27,18 +24,9 @@ func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.L
 	if !c.Traces.On() || c.RegistryOnly {
 		return nil, nil
 	}
-	transport, err := outbound.NewTransport(c.Outbound)
+	transport, egress, env, err := c.egress()
 	if err != nil {
 		return nil, err
-	}
-	egress, err := upstream.NewEgress(c.Outbound.Allow)
-	if err != nil {
-		return nil, fmt.Errorf("outbound: %w", err)
-	}
-	egress.Remedy = c.Outbound.Remedy
-	env := c.Outbound.Env
-	if env == nil {
-		env = os.LookupEnv
 	}
 	return traces.Open(traces.Options{Config: c.Traces, Path: filepath.Join(c.Data, tracesFile), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
 		&spanLog{store: s, selected: log.Select((*store.Entry).MayTrace)})
