@@ -281,7 +281,7 @@ func (t *Traces) add(i *Item) {
 	if err != nil || !ok {
 		return
 	}
-	trace := t.traceOf(i.Owner.Tenant, root)
+	first := "" // trace of the first event
 	s := newSegment(i.Run, i.Owner, t.Content)
 	if root == i.Run {
 		if b, err := hex.DecodeString(t.position.Parents[root.String()]); err == nil && len(b) == len(s.parent) {
@@ -291,6 +291,9 @@ func (t *Traces) add(i *Item) {
 	var closed []span
 	ended := false
 	err = t.source.Events(i.Owner.Tenant, i.Run, i.Seq, func(e *runs.Event) {
+		if e.Seq == 1 {
+			first = e.Trace
+		}
 		if all := s.add(e); all != nil {
 			if closed = nil; e.Seq == i.Seq {
 				closed, ended = all, e.Type.Ends()
@@ -301,6 +304,10 @@ func (t *Traces) add(i *Item) {
 		t.Logger.Error("the events of a run cannot be read for traces", "run", i.Run.String(), "error", err.Error())
 		return
 	}
+	if root != i.Run {
+		first = t.firstTrace(i.Owner.Tenant, root)
+	}
+	trace := cmp.Or(first, hex.EncodeToString(root[:]))
 	if ended && root == i.Run {
 		delete(t.position.Parents, root.String())
 	}
@@ -317,11 +324,10 @@ func (t *Traces) add(i *Item) {
 	}
 }
 
-// traceOf returns the trace of a tree.
-func (t *Traces) traceOf(tenant string, root actor.CallID) string {
-	trace := ""
-	_ = t.source.Events(tenant, root, 1, func(e *runs.Event) { trace = e.Trace }) // without them it is that of the root
-	return cmp.Or(trace, hex.EncodeToString(root[:]))
+// firstTrace returns the trace of the first event of a run; "" if it has none.
+func (t *Traces) firstTrace(tenant string, run actor.CallID) (trace string) {
+	_ = t.source.Events(tenant, run, 1, func(e *runs.Event) { trace = e.Trace }) // without them it is that of the root
+	return trace
 }
 
 // statusFailure is the answer of a collector that did not take the spans.
