@@ -22,6 +22,9 @@ var lenient = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.Al
 
 // text replaces what the patterns match in a text.
 func (r redactor) text(s string) string {
+	if len(r) == 1 && !strings.Contains(s, "troupe") { // builtin alone
+		return s
+	}
 	for _, p := range r {
 		s = p.ReplaceAllString(s, redacted)
 	}
@@ -42,7 +45,10 @@ const nestedMax = 3
 // ignores reports, for a fraction of the work, that no pattern matches: there is none but builtin, and neither a text
 // that it begins with nor one of its letters with an escape is there.
 func (r redactor) ignores(b []byte) bool {
-	return len(r) == 1 && !bytes.Contains(b, []byte("troupe_")) && !bytes.Contains(b, []byte("troupe-run.")) && !bytes.Contains(b, []byte(`\u00`))
+	if len(r) != 1 || bytes.Contains(b, []byte(`\u00`)) {
+		return false
+	}
+	return !bytes.Contains(b, []byte("troupe")) || !bytes.Contains(b, []byte("troupe_")) && !bytes.Contains(b, []byte("troupe-run."))
 }
 
 func (r redactor) nested(v jsontext.Value, depth int) jsontext.Value {
