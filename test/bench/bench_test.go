@@ -36,7 +36,7 @@ func TestQuickRunMeasuresEveryRow(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	if want := 27; len(r.Rows) != want && r.Machine.Cores > 1 {
+	if want := 28; len(r.Rows) != want && r.Machine.Cores > 1 {
 		t.Errorf("got %d rows, want %d", len(r.Rows), want)
 	}
 	for _, row := range r.Rows {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -29,8 +30,8 @@ const watchedFloor = 1.15
 // messagesOfSession is the number of messages after which a watched loop begins another conversation.
 const messagesOfSession = 64
 
-// studyWatched measures what it costs to watch a durable think-act loop and to limit what it spends: the processor time of
-// the loop with it, compared with the same loop without. Both have a node as `troupe serve` opens it.
+// studyWatched measures what it costs to watch a durable think-act loop, and to limit what a user spends: the processor
+// time with it, compared with the same without. Both have a node as `troupe serve` opens it.
 func studyWatched(b *bench) (rows []row, err error) {
 	collector, stop, err := echoServer()
 	if err != nil {
@@ -42,17 +43,19 @@ func studyWatched(b *bench) (rows []row, err error) {
 		c.Traces = traces.Config{Endpoint: "http://" + collector}
 		c.Outbound.Allow = []string{"127.0.0.0/8"}
 	}
-	const limit = 1 << 40 // which no round reaches
+	limit := func(c *nodes.Config) { c.Budget.Day = &actor.Purse{Tokens: 1 << 40, Micros: actor.NoLimit} } // which no round reaches
+	const loop, call = "think-act loop, durable", "call, nothing written down"
 	for _, v := range []struct {
-		name   string
-		change func(*nodes.Config)
-		floor  floor
+		what, agent, with string
+		change            func(*nodes.Config)
+		floor             floor
 	}{
-		{"recorded prompts", record, floor{}},
-		{"recorded prompts and traces", func(c *nodes.Config) { record(c); trace(c) }, floor{"ours", false, watchedFloor}},
-		{"a limit of tokens for the user's day", func(c *nodes.Config) { c.Budget.Day = &actor.Purse{Tokens: limit, Micros: actor.NoLimit} }, floor{}},
+		{loop, "thinker", "recorded prompts", record, floor{}},
+		{loop, "thinker", "recorded prompts and traces", func(c *nodes.Config) { record(c); trace(c) }, floor{"ours", false, watchedFloor}},
+		{loop, "thinker", "a limit of tokens for the user's day", limit, floor{}},
+		{call, "echo", "a limit of tokens for the user's day", limit, floor{}},
 	} {
-		r, err := b.watchedRow("think-act loop, durable, with "+v.name+": processor time", v.change, v.floor)
+		r, err := b.watchedRow(v.what+", with "+v.with+": processor time", v.agent, v.change, v.floor)
 		if err != nil {
 			return rows, err
 		}
@@ -61,13 +64,13 @@ func studyWatched(b *bench) (rows []row, err error) {
 	return rows, nil
 }
 
-func (b *bench) watchedRow(name string, change func(*nodes.Config), f floor) (r row, err error) {
-	ours, err := b.openWatched(change)
+func (b *bench) watchedRow(name, agent string, change func(*nodes.Config), f floor) (r row, err error) {
+	ours, err := b.openWatched(agent, change)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, ours.close()) }()
-	theirs, err := b.openWatched(func(*nodes.Config) {})
+	theirs, err := b.openWatched(agent, func(*nodes.Config) {})
 	if err != nil {
 		return r, err
 	}
@@ -82,20 +85,37 @@ func (b *bench) watchedRow(name string, change func(*nodes.Config), f floor) (r 
 	for i, c := range rounds {
 		spent[i] = roundCost{ours: c.oursCPU / c.theirsCPU, theirs: 1}
 	}
-	r = comparisonRow(name, "the same loop without", times, spent, func(v float64) float64 { return v }, f)
-	r.addNote("processor time ours %v, counterpart %v", figure{median(column(rounds, func(c roundCost) float64 { return c.oursCPU })), nanoseconds},
-		figure{median(column(rounds, func(c roundCost) float64 { return c.theirsCPU })), nanoseconds})
-	return r, nil
+	r = comparisonRow(name, "the same without", times, spent, func(v float64) float64 { return v }, f)
+	middle := func(value func(roundCost) float64) figure { return figure{median(column(rounds, value)), nanoseconds} }
+	r.addNote("processor time ours %v, counterpart %v; time ours %v, counterpart %v", middle(func(c roundCost) float64 { return c.oursCPU }), middle(func(c roundCost) float64 { return c.theirsCPU }),
+		middle(func(c roundCost) float64 { return c.ours }), middle(func(c roundCost) float64 { return c.theirs }))
+	mine, err := allocated(b.ctx, ours)
+	if err != nil {
+		return r, err
+	}
+	without, err := allocated(b.ctx, theirs)
+	r.addNote("%s allocations, counterpart %s", groupDigits(mine), groupDigits(without))
+	return r, err
 }
 
-// watched is a node with an agent that thinks and acts.
+// allocated returns the number of allocations for a message.
+func allocated(ctx context.Context, w *watched) (int64, error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := w.loop(ctx, messagesOfSession)
+	runtime.ReadMemStats(&after)
+	return int64(after.Mallocs-before.Mallocs) / messagesOfSession, err
+}
+
+// watched is a node with an agent that is asked.
 type watched struct {
 	*nodes.Node
+	agent  string
 	remove func()
 	asked  int
 }
 
-func (b *bench) openWatched(change func(*nodes.Config)) (w *watched, err error) {
+func (b *bench) openWatched(agent string, change func(*nodes.Config)) (w *watched, err error) {
 	dir, remove, err := b.tempDir()
 	if err != nil {
 		return nil, err
@@ -111,18 +131,18 @@ func (b *bench) openWatched(change func(*nodes.Config)) (w *watched, err error) 
 	if err != nil {
 		return nil, err
 	}
-	agent, err := agents.Compile(spec, registry)
+	thinker, err := agents.Compile(spec, registry)
 	if err != nil {
 		return nil, err
 	}
-	config := nodes.Config{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1, Native: []actor.Definition{agent}, Tools: []tools.Tool{lookUp}, Outbound: outbound.Config{}}
+	config := nodes.Config{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1, Native: []actor.Definition{thinker, echo("echo", actor.Volatile)}, Tools: []tools.Tool{lookUp}, Outbound: outbound.Config{}}
 	change(&config)
 	n, err := nodes.Open(config, slog.New(slog.DiscardHandler))
 	if err != nil {
 		remove()
 		return nil, err
 	}
-	return &watched{Node: n, remove: remove}, nil
+	return &watched{Node: n, agent: agent, remove: remove}, nil
 }
 
 func (w *watched) close() error {
@@ -137,7 +157,7 @@ func (w *watched) loop(ctx context.Context, n int) (time.Duration, error) {
 	by, began, last := actor.NewPrincipal("alice", "", string(ingress.ScopeAdmin)), time.Now(), actor.CallID{}
 	for range n {
 		last = w.NewCallID()
-		call := actor.Call{ID: last, To: by.ID("thinker", "s-"+strconv.Itoa(w.asked/messagesOfSession)), Parts: actor.Text(`use look_up {"word":"backpressure"}`)}
+		call := actor.Call{ID: last, To: by.ID(w.agent, "s-"+strconv.Itoa(w.asked/messagesOfSession)), Parts: actor.Text(`use look_up {"word":"backpressure"}`)}
 		w.asked++
 		a, err := w.Invoke(ctx, command.Invoke{By: by, Call: call}, nil)
 		if err != nil {
@@ -146,6 +166,9 @@ func (w *watched) loop(ctx context.Context, n int) (time.Duration, error) {
 		if a.Reply.Refusal != nil {
 			return 0, a.Reply.Refusal
 		}
+	}
+	if w.agent == "echo" { // it has no run that could be looked up
+		return time.Since(began), nil
 	}
 	_, err := w.Lookup(ctx, command.Lookup{By: by, Query: command.PromptsQuery{Run: last, Limit: 1}})
 	return time.Since(began), err
