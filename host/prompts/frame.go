@@ -130,8 +130,13 @@ func sharedFront(a, b []byte) (n int) {
 type contents struct {
 	b        []byte
 	end      int              // behind the last frame that each has found
-	requests map[int64][]byte // whole requests by the places of their frames
+	requests map[int64][]byte // some of the whole requests, by the places of their frames
+	held     int              // bytes of these
 }
+
+// requestsBytesMax is the size of the requests beyond which those of a file are not kept: many short frames stand for very
+// much.
+const requestsBytesMax = 8 << 20
 
 // readFile reads a file.
 func readFile(path string) (*contents, error) {
@@ -206,6 +211,10 @@ func (c *contents) follow(at int64, most int) ([]byte, error) {
 	}
 	if crc32.Checksum(b, castagnoli) != f.Sum {
 		return nil, errFrame
+	}
+	if c.held += len(b); c.held > requestsBytesMax {
+		clear(c.requests)
+		c.held = len(b)
 	}
 	c.requests[at] = b
 	return b, nil

@@ -75,6 +75,54 @@ func TestConversationIsWrittenOnce(t *testing.T) {
 	}
 }
 
+// A file whose requests are together much longer than it is read and rewritten with few of them in memory.
+func TestShortFramesOfLongRequests(t *testing.T) {
+	const requests = 64
+	var e encoder
+	var b []byte
+	name, want := runOf(1).String(), map[uint64]string{}
+	for i := range requests {
+		request := []byte(`{"a":"` + strings.Repeat("x", 500<<10) + fmt.Sprint(i) + `"}`)
+		frame, next, err := e.frame(name, uint64(i+1), &Record{At: "2026-11-30T00:00:00.000Z"}, request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.put(frame, "", next)
+		b, want[uint64(i+1)] = append(b, frame...), string(request)
+	}
+	if len(b) > 4<<20 {
+		t.Fatalf("got a file of %d bytes for %d requests", len(b), requests)
+	}
+	for _, each := range []uint64{2, 4} { // is kept
+		c := &contents{b: b, requests: map[int64][]byte{}}
+		found := 0
+		c.each(false, func(at int64, f *framed) bool {
+			request, err := c.request(at)
+			if err != nil || string(request) != want[f.Step] {
+				t.Errorf("record %d is not what was sent: %v", f.Step, err)
+			}
+			if c.held > requestsBytesMax {
+				t.Errorf("%d bytes are kept", c.held)
+			}
+			found++
+			return true
+		})
+		if found != len(want) {
+			t.Errorf("got %d records, want %d", found, len(want))
+		}
+		s, changed, err := c.selected(func(f *framed) bool { return f.Step%each == 0 })
+		if err != nil || !changed {
+			t.Fatal(err, changed)
+		}
+		for step := range want {
+			if step%each != 0 {
+				delete(want, step)
+			}
+		}
+		b = s.out
+	}
+}
+
 // Whatever byte of a file is damaged, what is read of a request is what was sent, or nothing.
 func TestDamageIsNotRead(t *testing.T) {
 	s := openStore(t, t.TempDir(), Config{Prompts: All}, nil)
