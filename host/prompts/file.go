@@ -80,6 +80,15 @@ func (of *sessionFiles) paths(run actor.CallID) (all []string) {
 	return all
 }
 
+// dropSteps forgets the numbers of runs that have no record any more. One that goes on begins with 1 again.
+func (of *sessionFiles) dropSteps(runs map[actor.CallID]*recordedRun) {
+	for run := range runs {
+		if !slices.ContainsFunc(of.all, func(f *file) bool { return f.runs[run] != nil }) {
+			delete(of.steps, run)
+		}
+	}
+}
+
 func (of *sessionFiles) size() (n int64) {
 	for _, f := range of.all {
 		n += f.size
@@ -341,6 +350,7 @@ func (s *Store) rewrite(f *file, selects func(*framed) bool) {
 	if f.encoder, f.runs = e, runs; e.size == 0 {
 		s.leave(f)
 	}
+	f.of.dropSteps(former)
 }
 
 // remove removes a file, and reports whether it is gone. s.files is held.
@@ -363,6 +373,7 @@ func (s *Store) remove(f *file) bool {
 func (s *Store) leave(f *file) {
 	f.gone = true
 	f.of.all = slices.DeleteFunc(f.of.all, func(o *file) bool { return o == f })
+	f.of.dropSteps(f.runs)
 	s.leaveEmpty(f.of)
 }
 

@@ -307,6 +307,13 @@ func (h *history) check() {
 		}
 		bytes, runs, held = bytes+f.size, runs+len(f.runs), held+f.held
 	}
+	for _, of := range h.known {
+		for run := range of.steps {
+			if len(of.paths(run)) == 0 {
+				h.draw.Fatalf("the number of run %s is kept, which has no record", run)
+			}
+		}
+	}
 	if bytes != h.sum.Load() || runs != h.runs || held != h.held {
 		h.draw.Fatalf("got %d bytes, %d runs and %d of requests in the sums, want %d, %d and %d", h.sum.Load(), h.runs, h.held, bytes, runs, held)
 	}
