@@ -59,8 +59,9 @@ func ReadToken(secret []byte, token string) (actor.CallID, actor.ID, *actor.Refu
 
 // ReadInvocationToken is ReadToken with the invocation of the token, 0 if it has none.
 func ReadInvocationToken(secret []byte, token string) (actor.CallID, actor.ID, uint32, *actor.Refusal) {
-	refused := actor.Refuse(actor.Rejected, "invalid run token: send the x-run-token header of the /invoke request unchanged")
-	fail := func() (actor.CallID, actor.ID, uint32, *actor.Refusal) { return actor.CallID{}, actor.ID{}, 0, refused }
+	fail := func() (actor.CallID, actor.ID, uint32, *actor.Refusal) {
+		return actor.CallID{}, actor.ID{}, 0, actor.Refuse(actor.Rejected, "invalid run token: send the x-run-token header of the /invoke request unchanged")
+	}
 	if len(secret) != SecretBytes || len(token) > tokenBytesMax || !IsRunToken(token) ||
 		strings.ContainsAny(token, "\r\n") { // base64 ignores these
 		return fail()

@@ -96,9 +96,11 @@ func (act *activation) load(c *Cell, n uint64) {
 // bytes. Another actor evicts its own outcomes when it next changes.
 func (act *activation) evictOutcomes(c *Cell) int {
 	others := c.size.Remembered - act.counted.Remembered
-	for others+act.journal.OutcomeBytes() > c.limits.RememberBytes && act.journal.EvictOutcome() {
+	bytes := act.journal.OutcomeBytes()
+	for others+bytes > c.limits.RememberBytes && act.journal.EvictOutcome() {
+		bytes = act.journal.OutcomeBytes()
 	}
-	return act.journal.OutcomeBytes()
+	return bytes
 }
 
 // Read performs a Load on the store. It returns the input for the cell, and the

@@ -52,28 +52,33 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 	if err := at.read(body); err != nil {
 		return invalid("", err.Error())
 	}
-	for _, name := range [...]string{"model", "messages", "stream", "stream_options"} {
-		if other := at.variant(name); other != "" { // the model's own server may read it as the member
-			return invalid(other, "unknown member; want "+name)
-		}
+	if other, name := at.variant("model", "messages", "stream", "stream_options"); other != "" { // the model's own server may read it as the member
+		return invalid(other, "unknown member; want "+name)
 	}
 	model, messages, stream := at.value(body, "model"), at.value(body, "messages"), at.value(body, "stream")
+	if model.Kind() == '"' {
+		c.Model = scalarText(model)
+	}
 	switch {
-	case model.Kind() != '"' || len(scalarText(model)) == 0:
+	case c.Model == "":
 		return invalid("model", "model: want the name of a model; GET /v1/models lists them")
 	case messages.Kind() != '[' || len(bytes.TrimSpace(messages[1:len(messages)-1])) == 0:
 		return invalid("messages", "messages: want a list of at least one message")
 	case len(stream) > 0 && stream.Kind() != 't' && stream.Kind() != 'f' && stream.Kind() != 'n':
 		return invalid("stream", "stream: want true or false")
 	}
-	c.Model, c.model, c.Stream = scalarText(model), at["model"].value, stream.Kind() == 't'
+	c.model, c.Stream = at["model"].value, stream.Kind() == 't'
 	c.answer = answerTokens(body, at)
 	if options := at.value(body, "stream_options"); len(options) > 0 {
 		var o struct {
 			Usage bool `json:"include_usage"`
 		}
 		var members members
-		if unmarshal(options, &o) != nil || options.Kind() == '{' && (members.read(options) != nil || members.variant("include_usage") != "") {
+		read := unmarshal(options, &o) == nil
+		if read && options.Kind() == '{' {
+			read = members.read(options) == nil && !members.hasVariant("include_usage")
+		}
+		if !read {
 			return invalid("stream_options", "stream_options: want an object; include_usage is true or false")
 		}
 		c.options, c.usage = at["stream_options"].value, o.Usage
@@ -98,7 +103,7 @@ func answerTokens(body []byte, at members) (most int64) {
 	count := func(name string, highest int64) (n int64) {
 		value := at.value(body, name)
 		switch {
-		case len(value) == 0 && at.variant(name) != "":
+		case len(value) == 0 && at.hasVariant(name):
 			return highest
 		case len(value) == 0, value.Kind() == 'n':
 			return 0
@@ -205,15 +210,23 @@ func (m *members) read(object []byte, options ...jsontext.Options) error {
 	return nil
 }
 
-// variant returns another member whose name has the letters of a name in another case, "" if
-// there is none.
-func (m members) variant(name string) string {
-	for _, other := range slices.Sorted(maps.Keys(m)) {
-		if other != name && strings.EqualFold(other, name) {
-			return other
+// variant returns another member whose name has the letters of one of the names in another case, and
+// that name. It returns "" if there is none.
+func (m members) variant(names ...string) (other, name string) {
+	all := slices.Sorted(maps.Keys(m))
+	for _, name := range names {
+		for _, other := range all {
+			if other != name && strings.EqualFold(other, name) {
+				return other, name
+			}
 		}
 	}
-	return ""
+	return "", ""
+}
+
+func (m members) hasVariant(name string) bool {
+	other, _ := m.variant(name)
+	return other != ""
 }
 
 // value returns the value of a member, empty if there is none.

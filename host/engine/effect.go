@@ -124,11 +124,17 @@ func (c *cell) register(ctx context.Context, e runtime.Effect, kind actor.AskKin
 		}
 		go func() {
 			defer c.engine.releaseEffect()
-			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code called runtime.Goexit")}
-			defer func() { finish(result) }()             // the turn gets an outcome however the code ends
+			var result actor.Answer
+			returned := false
+			defer func() { // the turn gets an outcome however the code ends
+				if !returned {
+					result.Refusal = actor.Refuse(actor.Unavailable, "its code called runtime.Goexit")
+				}
+				finish(result)
+			}()
 			defer c.engine.effectCounters[kind].start()() // counted before the outcome is delivered
 			c.engine.awaitLease()
-			result = do.runRecovered(ctx, pass)
+			result, returned = do.runRecovered(ctx, pass), true
 		}()
 	}
 }

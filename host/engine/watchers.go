@@ -59,10 +59,13 @@ type changedSessions struct {
 func changedSessionsOf(entries []store.Entry) (all changedSessions) {
 	for i := range entries {
 		e := &entries[i]
+		if e.EventCount() == 0 && !deletesSession(e) {
+			continue
+		}
 		name, ok := e.Actor.Session()
 		next := session{e.Actor.Tenant, name}
 		switch {
-		case !ok || e.EventCount() == 0 && !deletesSession(e) || next == all.first || len(all.rest) > 0 && next == all.rest[len(all.rest)-1]:
+		case !ok || next == all.first || len(all.rest) > 0 && next == all.rest[len(all.rest)-1]:
 		case all.first == session{}:
 			all.first = next
 		default:

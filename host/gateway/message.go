@@ -30,20 +30,22 @@ import (
 // or, if the client prefers it, with a stream of the run's events. A message with a
 // run token is a call on behalf of that run.
 func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
-	if from := callerOf(ctx); !from.Run.IsZero() {
+	by := callerOf(ctx)
+	if !by.Run.IsZero() {
 		if ingress.WantsStream(header(ctx, fasthttp.HeaderAccept)) {
 			invalid(http.StatusNotAcceptable, "accept", "a call on behalf of a run has one answer and no stream: omit Accept: "+ingress.EventStream+
-				", and follow the calls at /v1/runs/"+from.Run.String()+"/events?tree=1").write(ctx)
+				", and follow the calls at /v1/runs/"+by.Run.String()+"/events?tree=1").write(ctx)
 			return
 		}
 		s.invoke(ctx)
 		return
 	}
-	message, r := ingress.ClientMessage(callerOf(ctx).Principal, pathParam(ctx, "id"), ctx.PostBody())
+	message, r := ingress.ClientMessage(by.Principal, pathParam(ctx, "id"), ctx.PostBody())
 	call, p := message.Call, badRequest(r)
 	if p == nil && message.User != nil {
 		p = actFor(ctx, *message.User)
-		call.To.Tenant = callerOf(ctx).Tenant
+		by = callerOf(ctx)
+		call.To.Tenant = by.Tenant
 	}
 	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))
 	var agent command.Agent
@@ -62,7 +64,6 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	by := callerOf(ctx)
 	c := clientOf(s, &by)
 	c.Address(&call, &agent, message.Named)
 	call.SetDevice(device)
