@@ -23,6 +23,7 @@
 // Main parts:
 //
 //	simulation.go  construction, event loop, phases     plan.go          what a seed consists of
+//	observation.go events, and what is compared after each step
 //	entropy.go     random streams, record and replay    faults.go        fault kinds and their odds
 //	node.go        processes, cells, effects            placement.go     leases, shard claims, restarts
 //	claims.go      who serves which shards                table.go         leases and owners, as a database holds them
