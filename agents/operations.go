@@ -85,6 +85,24 @@ func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
 }
 
 func (s registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
+	spec, refusal := readSpec(operation, body)
+	switch {
+	case refusal != nil:
+		return Spec{}, refusal
+	case slices.Contains(s.native, spec.ID): // also if the registry has an agent of this ID
+		return Spec{}, actor.Refuse(actor.Rejected, "%s is part of this program; choose another name", spec.ID)
+	}
+	return spec, nil
+}
+
+// CheckNew refuses a definition that no registry accepts as that of a declared agent.
+func CheckNew(definition []byte) *actor.Refusal {
+	_, refusal := readSpec(OpPut, string(definition))
+	return refusal
+}
+
+// readSpec returns the definition that a client has sent for an operation.
+func readSpec(operation, body string) (Spec, *actor.Refusal) {
 	spec, err := readNewJSON([]byte(body))
 	if err != nil {
 		refusal := actor.Refuse(actor.Invalid, "%v", err)
@@ -102,8 +120,6 @@ func (s registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
 		refusal := actor.Refuse(actor.Invalid, "endpoint: not allowed for a declared agent; register an external agent instead")
 		refusal.Field = "endpoint"
 		return Spec{}, refusal
-	case slices.Contains(s.native, spec.ID): // also if the registry has an agent of this ID
-		return Spec{}, actor.Refuse(actor.Rejected, "%s is part of this program; choose another name", spec.ID)
 	}
 	return spec, nil
 }

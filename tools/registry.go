@@ -64,6 +64,9 @@ type Tool struct {
 	Handler        Handler
 	ContextHandler ContextHandler
 	Declared       *Declared // of a tool that a user declares; the host performs it
+	// Check refuses input that satisfies the schema and is invalid nevertheless, before a person is asked about the
+	// call. It is a pure function; nil accepts all.
+	Check func(input []byte) *actor.Refusal
 	// Listed means that only agents whose definition lists the tool may use it. External agents list none.
 	Listed bool
 
@@ -238,6 +241,11 @@ func bounded(name string, result Result) Result {
 func (t *Tool) checkRun(input []byte, ec ExecutionContext) *actor.Refusal {
 	if refusal := t.validate(input); refusal != nil {
 		return refusal
+	}
+	if t.Check != nil {
+		if refusal := t.Check(input); refusal != nil {
+			return refusal
+		}
 	}
 	if refusal := ec.Check(); refusal != nil {
 		return refusal

@@ -248,6 +248,14 @@ func (a approvalArg) find(flags UserFlags, shortest int) (string, client, error)
 	if flags.User == "" {
 		every := c
 		every.namespace = ingress.EveryUser
+		if whole { // which has maybe been decided, and is in no list then
+			if _, a, otherErr := every.approval(id); otherErr == nil {
+				a.namespace = namespaceOf(a.Actor)
+				c.namespace, c.flags.User = a.namespace, a.user()
+				return id, c, nil
+			}
+			return "", c, err
+		}
 		_, all, listErr := every.approvals()
 		at, otherErr := beginsWith(all, text)
 		switch i := slices.IndexFunc(all, func(one approvalView) bool { return one.ID == at }); {
@@ -394,7 +402,10 @@ func (a *approvalView) print(out io.Writer) error {
 	what, call, adds := "tool", "tool call", ""
 	if a.isBudget() {
 		what, call = "model", "request"
-		if a.Status == runs.ApprovalStatusPending.String() {
+		switch a.Status {
+		case runs.ApprovalStatusApproved.String():
+			adds = "the budget of the run grew by " + a.Raise.String()
+		case runs.ApprovalStatusPending.String():
 			adds = "the budget of the run grows by " + a.Raise.String() + "; --raise-money and --raise-tokens set another amount"
 		}
 	}

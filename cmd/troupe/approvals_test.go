@@ -306,6 +306,10 @@ func TestApprovalsOfUsers(t *testing.T) {
 		}
 	}
 	p.run(0, []string{"approved", "SUCCEEDED"}, []string{"the approval is one of the user bob"}, "approvals", "approve", ids["bob"])
+	p.run(0, []string{"status     APPROVED", "user       bob"}, nil, "approvals", "show", ids["bob"]) // which no list has
+	p.run(1, nil, []string{"approval_decided", "APPROVED"}, "approvals", "reject", ids["bob"])
+	p.run(1, nil, []string{"approval_not_found"}, "approvals", "show", ids["bob"], "--key", strings.TrimSpace(made))
+	p.run(1, nil, []string{"approval_not_found"}, "approvals", "show", "ap_01939c3e-0000-7000-8000-000000000000.1.0")
 	if lines.Scan(); !strings.Contains(lines.Text(), ids["bob"]+"  payments.transfer  bob  APPROVED") {
 		t.Errorf("watch printed %q", lines.Text())
 	}

@@ -109,12 +109,22 @@ func currencyOf(from source, t tokens) string {
 }
 
 type runError struct {
-	Message string `json:"message"`
+	Message  string `json:"message"`
+	Reported string `json:"reported_code"`
 }
 
-// text returns the message without the name of errors of what cannot be reached, which reads as a bug of the server.
+// text returns the message without the name of errors of what cannot be reached, which reads as a bug of the server, and the
+// code that an agent, tool or model has reported.
 func (e *runError) text() string {
-	return strings.TrimPrefix(e.Message, actor.Unavailable.Info().Error+": ")
+	return strings.TrimPrefix(e.Message, actor.Unavailable.Info().Error+": ") + reportedCode(e.Reported)
+}
+
+// reportedCode returns a note with the code that an agent, tool or model has reported, or "".
+func reportedCode(code string) string {
+	if code == "" {
+		return ""
+	}
+	return " (it reported " + oneLine(code) + ")"
 }
 
 // writeStatus writes the status of the run with its open waits and its error, on one line.

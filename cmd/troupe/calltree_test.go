@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/go-json-experiment/json"
 )
 
 // A run and its tree show what they cost, and a call that has not begun, or ended before, its place below its caller.
@@ -77,4 +79,26 @@ func TestTreeShowsCostsAndCallsInTheMailbox(t *testing.T) {
 		t.Errorf("a run without calls:\n%s", out)
 	}
 	program("runs", "cancel", busy)
+}
+
+// A failure shows the code that an agent, a tool or a model has reported, on one line.
+func TestReportedCodeIsShown(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"message":"AgentCallRejected: no","code":"call_rejected","reported_code":"FILE\nNOT_FOUND"}`: `AgentCallRejected: no (it reported FILE\nNOT_FOUND)`,
+		`{"message":"AgentCallRejected: no"}`: "AgentCallRejected: no",
+	} {
+		var e runError
+		if err := json.Unmarshal([]byte(text), &e); err != nil || e.text() != want {
+			t.Errorf("%s: %q, %v, want %q", text, e.text(), err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		`{"code":"call_rejected","detail":"no","reported_code":"X_Y"}`:                "call_rejected: no (it reported X_Y)",
+		`{"code":"call_rejected","detail":"no","reported_code":"X_Y","run_id":"r-1"}`: "call_rejected: no (it reported X_Y) (see: troupe runs show r-1)",
+		`{"code":"call_rejected","detail":"no"}`:                                      "call_rejected: no",
+	} {
+		if err := (client{}).problem(403, []byte(text)); err.Error() != want {
+			t.Errorf("%s: %q, want %q", text, err, want)
+		}
+	}
 }

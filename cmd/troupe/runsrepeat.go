@@ -90,7 +90,21 @@ func (c *RunsRepeatCmd) Run(s streams) error {
 		return fmt.Errorf("a repeat may perform them again, and not all are idempotent; to repeat the run nevertheless:\n  %s", c.hint("runs repeat", []string{r.Run}, "--yes"))
 	}
 	call := c.call(r)
-	return call.send(s, text)
+	return c.keyOf(r, call.send(s, text))
+}
+
+// keyOf adds to the refusal of a key that does not send the messages of another user how to get one that does.
+func (c *RunsRepeatCmd) keyOf(r *repeatedRun, err error) error {
+	var p *problem
+	if c.User == "" || !errors.As(err, &p) || p.Code != "forbidden_user" && p.Code != "forbidden_scope" {
+		return err
+	}
+	again := c.hint("runs repeat", []string{r.Run})
+	if c.Yes {
+		again = c.hint("runs repeat", []string{r.Run}, "--yes")
+	}
+	return fmt.Errorf("%s: the message is sent as %s, for whom the key may not send; to make a key that may, and to repeat the run with it:\n  %s\n  TROUPE_KEY=KEY %s",
+		p.Code, c.User, hint("keys create", nil, []string{"--act-as-user", "--data", "DIR"}), again)
 }
 
 // repeatedRun is a run of the tree that is repeated.

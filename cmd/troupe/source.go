@@ -434,6 +434,7 @@ type problem struct {
 	Title  string `json:"title"`
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
+	By     string `json:"reported_code"`
 	Run    string `json:"run_id"`
 	Retry  int64  `json:"retry_after"` // seconds; 0: the request need not be repeated
 	meant  string // name of the agent that the request probably means
@@ -447,6 +448,7 @@ func (p *problem) Error() string {
 	text := p.Code + ": "
 	detail, _, _ := strings.Cut(p.Detail, "; see GET ")
 	detail, _, _ = strings.Cut(detail, "; GET ")
+	detail += reportedCode(p.By)
 	switch {
 	case p.status == http.StatusUnauthorized:
 		detail, _, _ = strings.Cut(detail, "; see `troupe keys")
@@ -470,7 +472,7 @@ func (p *problem) Error() string {
 	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/runs"):
 		return text + detail + " (see: " + p.flags.hint("runs list", nil) + ")" + p.flags.otherRuns()
 	}
-	return text + p.Detail
+	return text + p.Detail + reportedCode(p.By)
 }
 
 // otherRuns returns how an operator finds a run of another user, whose commands need the flag too; "" with that flag.

@@ -46,6 +46,16 @@ func TestCommandsNameUsers(t *testing.T) {
 	check(0, []string{run}, "", with("runs", "list", "--key", operator, "--user", "*")...)
 	check(0, []string{"has the signal go"}, "", with("runs", "signal", run[len(run)-36:], "go", "--user", "carol")...)
 
+	// A key that does not send for others is told which one does.
+	check(3, []string{"waits for the signal go"}, "", with("call", "coordinator", "xyzzy", "--user", "carol", "--session", "s-10")...)
+	list, _ := check(0, []string{"coordinator/s-10"}, "", with("runs", "list", "--user", "carol", "--limit", "1")...)
+	again := strings.Fields(list)[0]
+	check(0, []string{"is cancelled"}, "", with("runs", "cancel", again, "--user", "carol")...)
+	_, refused := check(1, []string{"is sent as carol", "  troupe keys create --act-as-user --data DIR\n", "  TROUPE_KEY=KEY troupe runs repeat " + again[:36], "--user carol"}, "", with("runs", "repeat", again, "--user", "carol", "--key", operator)...)
+	sender, _ := check(0, []string{"for call, read"}, "", "keys", "create", "--data", dir, "--act-as-user")
+	typed := strings.Fields(refused[strings.Index(refused, "troupe runs repeat"):])[1:]
+	check(0, []string{"-"}, "", append(typed, "--async", "--key", strings.TrimSpace(sender))...)
+
 	for _, user := range []string{mail, namespace} {
 		list, _ := check(0, []string{mail + "/helper/s-1"}, "bob", with("runs", "list", "--user", user)...)
 		run := strings.Fields(list)[0]

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fasthttp"
 
@@ -63,12 +65,26 @@ func approvalKind(budget bool) string {
 	return runs.KindTool
 }
 
-// setKind says what is decided about.
+// setKind says what is decided about, and what is added to a budget: by an approval while it waits, or by the decision.
 func (v *approvalView) setKind(budget bool, raise *actor.Purse) {
 	v.Kind = approvalKind(budget)
 	if budget && *raise != (actor.Purse{}) {
 		v.Raise = &raiseView{raise.Tokens, float64(raise.Micros) / 1e6}
 	}
+}
+
+// raiseOf returns what an approval adds to a budget while it waits, and afterwards what the decision has added, which is
+// the result of the call.
+func raiseOf(found *command.ToolCall) (raise actor.Purse) {
+	c := &found.Call
+	if c.Approval.Status == runs.ApprovalStatusPending {
+		return found.Raise
+	}
+	var added raiseView
+	if c.Approval.Status == runs.ApprovalStatusApproved && json.Unmarshal([]byte(c.Result), &added) == nil {
+		raise = actor.Purse{Tokens: added.Tokens, Micros: int64(math.Round(added.Money * 1e6))}
+	}
+	return raise
 }
 
 func newApprovalView(id runs.ToolCallID, of actor.ID) approvalView {
@@ -181,17 +197,27 @@ func checkPending(ctx *fasthttp.RequestCtx) *problem {
 }
 
 // find returns the tool call of the approval in the path. Those of another user do not
-// exist.
-func (s approvalRoutes) find(ctx *fasthttp.RequestCtx) (found command.ToolCall, p *problem) {
+// exist, unless the caller is in the namespaces of all: then it is put in that of the approval.
+func (s approvalRoutes) find(ctx *fasthttp.RequestCtx, by *caller) (found command.ToolCall, p *problem) {
 	text := pathParam(ctx, "id")
 	id, err := runs.ParseApprovalID(text)
 	if err != nil {
 		return found, approvalNotFound(text)
 	}
-	by := callerOf(ctx)
+	if by.Tenant == ingress.EveryUser {
+		by.Tenant = actor.DefaultTenant
+		owner, err := lookup(s.Server, *by, command.OwnerQuery{Run: id.Run, EveryUser: true})
+		if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.NotFound {
+			return found, approvalNotFound(text)
+		}
+		if err != nil {
+			return found, s.errorProblem(ctx, err)
+		}
+		by.Tenant = owner.Actor.Tenant
+	}
 	reading := s.newTimeout(readTimeout)
 	defer reading.stop()
-	if found, err = clientOf(s.Server, &by).Approval(reading, id); err != nil {
+	if found, err = clientOf(s.Server, by).Approval(reading, id); err != nil {
 		return found, s.errorProblem(ctx, err)
 	}
 	return found, nil
@@ -203,7 +229,8 @@ func respondApproval(ctx *fasthttp.RequestCtx, found *command.ToolCall, may, sho
 	v := newApprovalView(c.ID, found.Owner.Actor)
 	v.Status, v.Tool, v.Args, v.Summary = a.Status.String(), c.Name, ingress.ToolValue(c.Args), a.Summary
 	v.Approver, v.May = found.Approver, &may
-	v.setKind(c.Budget, &found.Raise)
+	raise := raiseOf(found)
+	v.setKind(c.Budget, &raise)
 	if !shown {
 		v.Tool, v.Args, v.Summary = "", nil, ""
 	}
@@ -214,12 +241,12 @@ func respondApproval(ctx *fasthttp.RequestCtx, found *command.ToolCall, may, sho
 
 // getApproval answers with one approval.
 func (s approvalRoutes) getApproval(ctx *fasthttp.RequestCtx) {
-	found, p := s.find(ctx)
+	by := callerOf(ctx)
+	found, p := s.find(ctx, &by)
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	by := callerOf(ctx)
 	may := false
 	if found.Call.Approval.Status == runs.ApprovalStatusPending {
 		reading := s.newTimeout(readTimeout)
@@ -242,7 +269,7 @@ func (s approvalRoutes) decideApproval(ctx *fasthttp.RequestCtx) {
 	}
 	by := callerOf(ctx)
 	decider := clientOf(s.Server, &by)
-	found, p := s.find(ctx)
+	found, p := s.find(ctx, &by)
 	var decision signals.Decide
 	var r *client.Request
 	if p == nil {

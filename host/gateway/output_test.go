@@ -38,6 +38,9 @@ func TestRejectedAnswerIsNotStreamed(t *testing.T) {
 	if names := s.frameNames(); strings.Contains(names, "agent_stream_delta") || strings.Count(names, "llm_call_done") != 2 {
 		t.Error(names)
 	}
+	if status, _, body := d.do("POST", "/v1/agents/stubborn/messages", `{"content":"Count."}`); status == 200 || !strings.Contains(body, `"code":"call_rejected"`) || !strings.Contains(body, `"reported_code":"OUTPUT_SCHEMA_VIOLATION"`) {
+		t.Errorf("%d %s", status, body)
+	}
 	// One agent gets the object of another as it was checked.
 	d.createAgent("asker")
 	s = d.openStream("POST", "/v1/agents/asker/messages", `{"content":"ask counter: Count."}`)

@@ -28,7 +28,8 @@ type problem struct {
 	Detail     string          `json:"detail"`
 	Code       string          `json:"code"`
 	Field      string          `json:"field,omitzero"`
-	Scope      string          `json:"scope,omitzero"` // owner of the exceeded limit, for agent_busy
+	Reported   string          `json:"reported_code,omitzero"` // of the agent, tool or model that has refused, if it has given one
+	Scope      string          `json:"scope,omitzero"`         // owner of the exceeded limit, for agent_busy
 	Chain      []string        `json:"chain,omitempty"`
 	RetryAfter int64           `json:"retry_after,omitzero"` // seconds
 	Run        string          `json:"run_id,omitzero"`
@@ -46,7 +47,7 @@ func newProblem(status int, code, title, detail string) *problem {
 func refusalProblem(r *actor.Refusal) *problem {
 	out := r.Info()
 	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail+remedyOf(r))
-	p.Field, p.Scope = r.Field, r.Scope.String()
+	p.Field, p.Scope, p.Reported = r.Field, r.Scope.String(), r.Code
 	switch {
 	case r.Reason == actor.Stopped:
 		p.Title = "Cancelled" // its name in records is that of a failure
@@ -118,6 +119,9 @@ func (p *problem) append(b []byte) []byte {
 	b = appendQuoted(append(b, `,"code":`...), p.Code)
 	if p.Field != "" {
 		b = appendQuoted(append(b, `,"field":`...), strings.ToValidUTF8(p.Field, "\uFFFD"))
+	}
+	if p.Reported != "" {
+		b = appendQuoted(append(b, `,"reported_code":`...), strings.ToValidUTF8(p.Reported, "\uFFFD"))
 	}
 	if p.Scope != "" {
 		b = appendQuoted(append(b, `,"scope":`...), p.Scope)

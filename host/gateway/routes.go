@@ -163,6 +163,7 @@ const (
 	keySetRoute    = "/.well-known/jwks.json"
 	runRoute       = runsRoute + "/{id}"
 	approvalsRoute = "/v1/approvals"
+	approvalRoute  = "/v1/approvals/{id}"
 	toolCallsRoute = "/v1/tool_calls"
 	schedulesRoute = "/v1/schedules"
 )

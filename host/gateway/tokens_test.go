@@ -100,7 +100,7 @@ func TestTokens(t *testing.T) {
 		"another user in the body":  {403, "forbidden_user", "POST", "/v1/agents/front/messages", `{"content":"x","user_id":"bob"}`, "Authorization: Bearer " + token},
 		"another agent":             {404, "agent_not_found", "POST", "/v1/agents/helper/messages", body, "Authorization: Bearer " + token},
 		"another user's runs":       {403, "forbidden_scope", "GET", "/v1/runs?user=bob", "", "Authorization: Bearer " + token},
-		"another user's sessions":   {403, "forbidden_scope", "GET", "/v1/sessions?user=bob", "", "Authorization: Bearer " + token},
+		"another user's sessions":   {403, "forbidden_user", "GET", "/v1/sessions?user=bob", "", "Authorization: Bearer " + token},
 		"a token in a URL":          {401, "unauthorized", "GET", "/v1/sessions?token=" + token, "", "Authorization: Bearer x"},
 		"a token as a basic secret": {401, "unauthorized", "GET", "/v1/sessions", "", "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("alice:"+token))},
 		"a token from a token":      {403, "forbidden_scope", "POST", "/v1/tokens", `{"user":"bob","agents":["front"]}`, "Authorization: Bearer " + token},
@@ -112,6 +112,8 @@ func TestTokens(t *testing.T) {
 		}
 		if status, _, answer := d.do(c.method, c.path, c.body, headers...); status != c.status || !strings.Contains(answer, `"code":"`+c.code+`"`) {
 			t.Errorf("%s: %d %s, want %d %s", name, status, answer, c.status, c.code)
+		} else if c.code == "forbidden_user" && (!strings.Contains(answer, ": omit ") || strings.Contains(answer, "key")) {
+			t.Errorf("%s: %s, want what a customer can do", name, answer)
 		}
 	}
 	if status, _, answer := d.do("POST", "/v1/agents/front/messages", body); status != 200 { // the local user sends none

@@ -41,6 +41,9 @@ func (c *caller) actingFor(user, field string) (*caller, *problem) {
 	if err := actor.CheckNewUser(user); err != nil {
 		return nil, invalid(http.StatusBadRequest, field, field+": "+err.Error())
 	}
+	if c.chats() && !c.namesUsers {
+		return nil, ofOneUser(field)
+	}
 	if !c.namesUsers {
 		return nil, forbiddenUser(field, fmt.Sprintf("the API key %s acts for %.80q only: omit %s, or use a key of `troupe keys create --act-as-user --data DIR`", c.Key, c.User, field))
 	}
@@ -58,6 +61,11 @@ func checkOwnName(c caller) *problem {
 	return forbiddenUser(userHeader, fmt.Sprintf("agents and tools belong to the user of a key, and this request names %.80q: omit %s", c.User, userHeader))
 }
 
+// ofOneUser refuses a customer that names another user. It says what a customer can do, who makes no keys.
+func ofOneUser(field string) *problem {
+	return forbiddenUser(field, "these are the conversations of one user: omit "+field)
+}
+
 func forbiddenUser(field, detail string) *problem {
 	p := newProblem(http.StatusForbidden, "forbidden_user", "forbidden user", detail)
 	p.Field = field
@@ -73,7 +81,7 @@ func (c *caller) named(ctx *fasthttp.RequestCtx, path string) (_ *caller, p *pro
 		}
 	}
 	if ctx.QueryArgs().Has(userParam) {
-		return c.in(string(ctx.QueryArgs().Peek(userParam)), slices.Contains(listRoutes, path))
+		return c.in(string(ctx.QueryArgs().Peek(userParam)), slices.Contains(listRoutes, path) || path == approvalRoute && ctx.IsGet())
 	}
 	return c, nil
 }
@@ -93,11 +101,12 @@ func userShown(ctx *fasthttp.RequestCtx, by *caller) string {
 // listRoutes are the routes of the lists that may be those of ingress.EveryUser.
 var listRoutes = []string{runsRoute, approvalsRoute, toolCallsRoute, schedulesRoute, usageRoute}
 
-// in returns the caller in the namespace of another user, or for one of listRoutes in those of ingress.EveryUser.
-func (c *caller) in(user string, lists bool) (*caller, *problem) {
+// in returns the caller in the namespace of another user, or for one of listRoutes and for an approval in those of
+// ingress.EveryUser.
+func (c *caller) in(user string, every bool) (*caller, *problem) {
 	namespace, err := actor.FindNamespace(user)
 	switch {
-	case user == ingress.EveryUser && lists:
+	case user == ingress.EveryUser && every:
 		namespace, err = user, nil
 	case user == ingress.EveryUser:
 		err = errors.New("want one user: only GET " + strings.Join(listRoutes, ", GET ") + " show those of all")
@@ -107,6 +116,8 @@ func (c *caller) in(user string, lists bool) (*caller, *problem) {
 		return nil, invalid(http.StatusBadRequest, userParam, userParam+": "+err.Error())
 	case namespace == c.Tenant:
 		return c, nil
+	case c.chats() && !c.namesUsers:
+		return nil, ofOneUser(userParam)
 	case !ingress.Allows(c.Principal, ingress.ScopeOperator) && (!c.namesUsers || user == ingress.EveryUser):
 		return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
 			fmt.Sprintf("the parameter %s needs the scope %s; `troupe keys create --scope %[2]s --data DIR` makes a key that has it", userParam, ingress.ScopeOperator))

@@ -108,7 +108,7 @@ func (c *Client) Decide(ctx context.Context, found *command.ToolCall, d signals.
 	switch errors.As(err, &refusal); {
 	case err == nil:
 		decided, ok := signals.ReadDecided(reply.Parts)
-		if a := found.Call.Approval; ok && a.Status == runs.ApprovalStatusPending {
+		if a := found.Call.Approval; ok && a.Status == runs.ApprovalStatusPending && !found.Call.Budget { // the events say what was added to a budget
 			a.Status, a.By, a.Reason, a.Decided = runs.ApprovalStatusRejected, r.by(c), d.Reason, decided.At
 			if d.Approve {
 				a.Status = runs.ApprovalStatusApproved
@@ -125,20 +125,24 @@ func (c *Client) Decide(ctx context.Context, found *command.ToolCall, d signals.
 			return err
 		}
 		if found.Call.Approval.Status.Ended() {
-			return decidedRefusal(found.Call.Approval)
+			return decidedRefusal(&found.Call)
 		}
 	}
 	return refusal
 }
 
 // decidedRefusal returns the refusal of a decision that came too late.
-func decidedRefusal(a *runs.Approval) *actor.Refusal {
+func decidedRefusal(c *runs.ToolCall) *actor.Refusal {
+	a := c.Approval
 	text := fmt.Sprintf("the approval is %s since %s", a.Status, runs.FormatTime(a.Decided))
 	if a.By != "" {
 		text += ", by " + a.By
 	}
 	if a.Reason != "" {
 		text += ": " + a.Reason
+	}
+	if c.Budget && a.Status == runs.ApprovalStatusApproved {
+		text += "; the budget was raised by " + c.Result
 	}
 	return actor.Refuse(actor.ApprovalDecided, "%s", text)
 }

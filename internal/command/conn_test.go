@@ -81,7 +81,7 @@ func (n *testNode) Follow(_ context.Context, c Follow) (<-chan struct{}, func(),
 // testResults holds a result for each query.
 var testResults = map[Query]Result{
 	AgentsQuery{}:                          Agents{[]Agent{{Name: "helper", Doc: "a test agent", Spec: []byte("{}")}}},
-	OwnerQuery{testRun}:                    Owner{testRun, testRun, testActor},
+	OwnerQuery{Run: testRun}:               Owner{testRun, testRun, testActor},
 	RunQuery{testRun}:                      Run{Owner{testRun, testRun, testActor}, runs.Record{Run: testRun, Seq: 1, Status: runs.Done, Text: "hello", Refusal: errTest}},
 	EveryRunQuery{From: "alice", Limit: 7}: EveryRun{runs.Page{All: []runs.Summary{{Run: testRun}}}, "bob"},
 	RunsQuery{Limit: 7}:                    Runs{runs.Page{All: []runs.Summary{{Run: testRun}}}},

@@ -41,7 +41,10 @@ type (
 	// AgentsQuery asks for the current agents, including system agents.
 	AgentsQuery struct{}
 	// OwnerQuery asks for the owner of a run.
-	OwnerQuery struct{ Run actor.CallID }
+	OwnerQuery struct {
+		Run       actor.CallID
+		EveryUser bool // in whichever namespace it is, which needs ingress.ScopeOperator
+	}
 	// OpenRunQuery asks for the owner of an open run, in the namespace of any user.
 	OpenRunQuery struct{ Run actor.CallID }
 	// WorkingQuery asks for the runs on which external agents work, in the namespaces of all users:

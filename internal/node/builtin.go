@@ -39,6 +39,9 @@ func (c *catalogSync) registerBuiltins(names []string) error {
 			return err
 		}
 		t := invariant.Must(tools.Builtin(name, c.forRun(c.listing(name))))
+		if name == tools.AgentsCreate {
+			t.Check = agents.CheckNew
+		}
 		if err := c.tools.Register(t); err != nil {
 			return err
 		}

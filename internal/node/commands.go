@@ -247,7 +247,15 @@ func (c *Commands) lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.AgentsQuery:
 		return c.listAgents().result, nil
 	case command.OwnerQuery:
-		return read(ctx, c, &in.By, func(v View) (command.Owner, error) { return v.Owner(q.Run) })
+		if q.EveryUser && !ingress.Allows(in.By, ingress.ScopeOperator) {
+			return nil, actor.Refuse(actor.Rejected, "the runs of all users need the scope %s", ingress.ScopeOperator)
+		}
+		return read(ctx, c, &in.By, func(v View) (command.Owner, error) {
+			if q.EveryUser {
+				return v.anyOwner(q.Run)
+			}
+			return v.Owner(q.Run)
+		})
 	case command.OpenRunQuery:
 		return read(ctx, c, &in.By, func(v View) (command.Owner, error) { return v.OpenRun(q.Run) })
 	case command.WorkingQuery:

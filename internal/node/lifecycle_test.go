@@ -193,6 +193,32 @@ func TestAgentsAreMadeForTheirUser(t *testing.T) {
 	check(alice, "builder", `use agents_show {"agent_id":"tea"}`, "no agent is named tea")
 }
 
+// No operator is asked about a definition that no registry accepts: the agent gets the mistake at once.
+func TestInvalidAgentIsRefusedBeforeTheApproval(t *testing.T) {
+	n := openWithPolicy(t, filepath.Join(t.TempDir(), "data"), nil, []string{tools.AgentsCreate}, "name = \"builder\"\ntools = [\"agents_create\"]\n")
+	defer n.close()
+	waiting := func() int {
+		t.Helper()
+		found, err := command.Find(t.Context(), n.Commands, asked("alice"), command.ApprovalsQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found.All)
+	}
+	for input, want := range map[string]string{
+		`{"agent_id":"x","prompt":"p","modle":"large"}`:                               "did you mean model",
+		`{"agent_id":"troupe.x","prompt":"p"}`:                                        "is reserved",
+		`{"agent_id":"x","prompt":"p","tools":"look"}`:                                "tools",
+		`{"agent_id":"x","prompt":"p","endpoint":"https://x.example.com"}`:            "not allowed for an agent of kind external",
+		`{"agent_id":"x","prompt":"p","output_schema":{"type":"nothing"}}`:            "output_schema",
+		`{"agent_id":"x","prompt":"p","schedule":{"a":{"cron":"never","text":"go"}}}`: "cron",
+	} {
+		if got := n.sayAs(asked("alice"), "builder", "s-1", "use agents_create "+input); !strings.Contains(got, want) || waiting() != 0 {
+			t.Errorf("%s: %.400s, %d approvals wait, want %q and none", input, got, waiting(), want)
+		}
+	}
+}
+
 // A call that is repeated after a crash gets the answer of the first one. It does not make an agent again that was deleted
 // since. A run without a user makes no agents.
 func TestRepeatedCreationIsPerformedOnce(t *testing.T) {
