@@ -23,6 +23,9 @@ func (u Usage) Add(o Usage) Usage {
 	return Usage{sum(u.Input, o.Input), sum(u.Output, o.Output), sum(u.Total, o.Total), sum(u.Cached, o.Cached), sum(u.Priced, o.Priced), sum(u.Cost, o.Cost)}
 }
 
+// Unpriced returns the tokens of models that had no price when they answered.
+func (u Usage) Unpriced() int64 { return max(u.Total-u.Priced, 0) }
+
 // Check reports whether all counts are in range, and a cost belongs to priced tokens.
 func (u Usage) Check() bool {
 	for _, n := range [...]int64{u.Input, u.Output, u.Total, u.Cached, u.Priced, u.Cost} {

@@ -221,7 +221,7 @@ func (o *object) usage(name string, u Usage, claimed bool) {
 	}
 	if u.Priced > 0 {
 		p.int("cost_micros", u.Cost)
-		if rest := u.Total - u.Priced; rest > 0 {
+		if rest := u.Unpriced(); rest > 0 {
 			p.int("unpriced_tokens", rest)
 		}
 	}

@@ -172,6 +172,6 @@ func (r *UsageRow) AppendJSON(b []byte, by []string) []byte {
 	o.int("output_tokens", u.Output)
 	o.int("total_tokens", u.Total)
 	o.int("cost_micros", u.Cost)
-	o.int("unpriced_tokens", max(u.Total-u.Priced, 0))
+	o.int("unpriced_tokens", u.Unpriced())
 	return append(o.b, '}')
 }

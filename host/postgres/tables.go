@@ -160,7 +160,8 @@ func addSummary(c *columns, tenant string, s *runs.Summary) {
 	session, _ := s.Actor.Session()
 	c.add(idOrNull(s.Run), text(session), text(s.Actor.Agent), text(tenant), textOrNull(s.User), status, timeOrNull(s.Created), timeOrNull(s.Started), timeOrNull(s.Ended),
 		refusalOrNull(s.Refusal), idOrNull(s.Parent), idOrNull(s.Root), number(s.Depth), textOrNull(s.Workflow), textOrNull(s.Project), textOrNull(s.Priority), outcome, answer,
-		number(s.Usage.Input), number(s.Usage.Output), number(s.Tree.Input), number(s.Tree.Output))
+		number(s.Usage.Input), number(s.Usage.Output), number(s.Tree.Input), number(s.Tree.Output),
+		number(s.Usage.Cost), number(s.Usage.Unpriced()), number(s.Tree.Cost), number(s.Tree.Unpriced()))
 }
 
 // session adds the session of an entry, if it is the first of its actor.
@@ -309,15 +310,17 @@ func (t *tables) queue(b *pgx.Batch) {
 	add(t.metadata, `UPDATE troupe.sessions t SET title = nullif(coalesce(n.title, t.title), ''), metadata_jsonb = coalesce(n.m::jsonb, t.metadata_jsonb)
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS n(u, s, title, m) WHERE t.user_id = n.u AND t.session_id = n.s`)
 	add(t.runs, `INSERT INTO troupe.run_rows SELECT a::uuid, b, c, d, e, f, g::timestamptz, h::timestamptz, i::timestamptz, j::jsonb, k::uuid, l::uuid, m::int, n, o, p, q, r,
-			s::bigint, t::bigint, u::bigint, v::bigint
+			s::bigint, t::bigint, u::bigint, v::bigint, w::bigint, x::bigint, y::bigint, z::bigint
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[],
-			$14::text[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[])
-			AS x(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v)
+			$14::text[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[])
+			AS given(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z)
 		ON CONFLICT (run_id) DO UPDATE SET (session_id, agent_id, user_id, principal, status, created_at, started_at, ended_at, error_jsonb, parent_run_id, root_run_id, call_depth,
-			correlation_id, project_id, priority, outcome, answer, input_tokens, output_tokens, tree_input_tokens, tree_output_tokens) =
+			correlation_id, project_id, priority, outcome, answer, input_tokens, output_tokens, tree_input_tokens, tree_output_tokens, cost_micros, unpriced_tokens, tree_cost_micros,
+			tree_unpriced_tokens) =
 			ROW(excluded.session_id, excluded.agent_id, excluded.user_id, excluded.principal, excluded.status, excluded.created_at, excluded.started_at, excluded.ended_at,
 			excluded.error_jsonb, excluded.parent_run_id, excluded.root_run_id, excluded.call_depth, excluded.correlation_id, excluded.project_id, excluded.priority,
-			excluded.outcome, excluded.answer, excluded.input_tokens, excluded.output_tokens, excluded.tree_input_tokens, excluded.tree_output_tokens)`)
+			excluded.outcome, excluded.answer, excluded.input_tokens, excluded.output_tokens, excluded.tree_input_tokens, excluded.tree_output_tokens, excluded.cost_micros,
+			excluded.unpriced_tokens, excluded.tree_cost_micros, excluded.tree_unpriced_tokens)`)
 	add(t.events, `INSERT INTO troupe.event_rows SELECT a::uuid, b::bigint, c::timestamptz, d, e::jsonb
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS n(a, b, c, d, e)
 		ON CONFLICT (run_id, seq) DO UPDATE SET ts = excluded.ts, type = excluded.type, payload = excluded.payload`)

@@ -183,7 +183,7 @@ func queries(t *testing.T, url string) {
 			t.Errorf("%s\n%v", query, err)
 		}
 	}
-	if n != 10 || answered < 7 {
-		t.Errorf("%d queries, %d with rows, want 10 and 7", n, answered)
+	if n != 11 || answered < 7 {
+		t.Errorf("%d queries, %d with rows, want 11 and 7", n, answered)
 	}
 }
