@@ -18,7 +18,7 @@ const NoLimit = 1<<63 - 1
 type Purse struct {
 	Tokens int64 // NoLimit: any
 	Micros int64 // millionths of the currency; NoLimit: any
-	Day    int64 // of the account of a user from which it was drawn; 0: of none. 1 is the first of 1970, in UTC
+	Day    int64 // day, in UTC from 1 for 1 January 1970, of the user's account that gave it; 0: no account did
 }
 
 // DayMax is the maximum of Purse.Day.

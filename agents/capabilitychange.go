@@ -12,9 +12,9 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// capabilityChange is a row of the catalog as it should be. The rows are what agents declare, so a change
-// is one of all agents that own the capability, before or afterwards, in one action: owners declare a
-// capability alike, and none of them could be changed alone.
+// capabilityChange is a row of the catalog as it should be. The rows are what agents declare. All owners declare a
+// capability alike, so they cannot be changed one by one: a change applies to all agents that own the capability
+// before or afterwards, in one action.
 type capabilityChange struct {
 	Capability Capability
 	Owners     []string // IDs or codes; nil: those that own it
@@ -98,8 +98,7 @@ func (s registryState) deleteCapability(body string) (change, *actor.Refusal) {
 	return s.changeOwners(code, nil, s.ownersOf(code), capabilityAnswer{OK: true, Code: code, Owners: []string{}})
 }
 
-// changeOwners declares a capability for the owners of the answer, and takes it from the former ones that are none of
-// these.
+// changeOwners declares a capability for the owners of the answer, and takes it from all other former owners.
 func (s registryState) changeOwners(code string, c *Capability, former []string, answer capabilityAnswer) (change, *actor.Refusal) {
 	if slices.Contains(s.provided, code) {
 		return change{}, actor.Refuse(actor.Rejected, "%s is a capability of an agent that is part of this program, which alone changes it", code)

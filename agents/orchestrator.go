@@ -307,8 +307,7 @@ func (t *orchestration) answer(p *plan, prefer string, final bool) Action {
 	return t.end(text, warnings, nil)
 }
 
-// end ends the turn with a text for the user, and keeps a plan for the next turn in place of the one that
-// was kept.
+// end ends the turn with a text for the user. The plan keep replaces the plan that was kept for the next turn.
 func (t *orchestration) end(text string, warnings []string, keep *plan) Action {
 	outcome := actor.Outcome{Status: actor.Succeeded, Parts: actor.Text(text), Warnings: warnings}
 	if len(warnings) > 0 {

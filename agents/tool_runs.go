@@ -15,9 +15,9 @@ import (
 // in place of another one.
 const stepsPerPrompt = 3 + 2*tools.PipelineStepsMax
 
-// toolRuns are the calls of tools of one action that need further calls: of the tool in place of one that is not
-// available, and of the steps of pipelines. The recorded answers say which, so a replay does not depend on
-// the definitions of the tools.
+// toolRuns are the tool calls of one action that need further calls: of a fallback if the tool is not available, or of
+// the steps of a pipeline. The recorded answers say which calls these are, so a replay does not depend on the
+// definitions of the tools.
 type toolRuns struct {
 	answers []actor.Answer
 	open    []*toolRun

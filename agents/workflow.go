@@ -136,8 +136,8 @@ func (s *Spec) Requests() (codes []string) {
 	return codes
 }
 
-// UnknownCapabilities returns the steps of workflows whose capabilities are not among the known ones: those that are
-// near one of the others, and those of which nothing is known.
+// UnknownCapabilities returns the steps of workflows whose capability is not among the known ones. A misspelt
+// capability looks like one of the others; a missing one looks like none of them.
 func (s *Spec) UnknownCapabilities(known, others []string) (misspelt, missing Problems) {
 	for _, name := range slices.Sorted(maps.Keys(s.Workflows)) {
 		for i, step := range s.Workflows[name].Steps {

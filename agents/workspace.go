@@ -254,7 +254,7 @@ func readWorkspace(items []actor.StateItem) *workspace {
 	return w
 }
 
-// document returns what is kept of a document, also of one that never was.
+// document returns what is kept of a document. For an unknown key that is a document without versions.
 func (w *workspace) document(key string) *workspaceDocument {
 	for _, d := range append(w.docs[:len(w.docs):len(w.docs)], w.removed...) {
 		if d.key == key {

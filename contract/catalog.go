@@ -276,7 +276,7 @@ func (r *row) checkResult(out *Response) *Violation {
 }
 
 // ReadResponse reads the answer of an owner to the request with an ID, as DecodeResponse does, and checks the
-// result. Whoever asks for a capability, in an envelope, by a tool or as the step of a workflow, gets what it returns.
+// result. Every request for a capability gets what it returns: in an envelope, by a tool or as the step of a workflow.
 func (c *Catalog) ReadResponse(answer []actor.Part, id, code string) (Response, *Violation) {
 	k, v := c.find(code)
 	if v != nil {

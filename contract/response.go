@@ -187,13 +187,14 @@ func Invalid(id string, v *Violation) Response {
 	return Response{ID: id, Status: Failed, ErrorCode: v.Code, ErrorMessage: v.Error(), Metadata: Metadata{Field: v.Field}}
 }
 
-// lenient are the options for what agents write: doubled members, of which the last one counts,
-// and halves of characters.
+// lenient are the options for what agents write. They allow doubled members, whose last value counts, and halves of
+// characters.
 var lenient = jsontext.Options(json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)))
 
 // DecodeResponse reads the answer of an agent to the request with an ID. The answer is an envelope,
-// alone or in a fenced block. Another object is the result itself: see isEnvelope. An answer that is no JSON object is a
-// result with the member text, an empty one is PARTIAL, and the error of a tool is ERROR. With a Violation the caller answers Invalid and keeps the original.
+// alone or in a fenced block. Any other object is the result itself: see isEnvelope. An answer that is not a JSON object
+// becomes a result with the member text. An empty answer is PARTIAL, and the error of a tool is ERROR. With a Violation
+// the caller answers Invalid and keeps the original.
 func DecodeResponse(answer, id string, levels Levels) (Response, *Violation) {
 	r := Response{ID: id}
 	if len(answer) > EnvelopeBytesMax {
@@ -358,7 +359,7 @@ func (r *Response) readEnvelope(members []member, levels Levels) *Violation {
 	return nil
 }
 
-// readResult reads an object, or a text that holds one. With status ERROR there is none.
+// readResult reads an object, or a text that holds one. A response with status ERROR has no result.
 func (r *Response) readResult(v jsontext.Value) *Violation {
 	if text, ok := textOf(v); ok && strings.HasPrefix(strings.TrimSpace(text), "{") {
 		v = jsontext.Value(strings.TrimSpace(text))
@@ -469,7 +470,7 @@ func (r *Response) readTexts(name string, v jsontext.Value) (texts []string) {
 	return texts
 }
 
-// readMetadata reads what it can. No member of metadata costs an answer.
+// readMetadata reads what it can. A malformed member of metadata never makes the answer invalid.
 func (r *Response) readMetadata(v jsontext.Value) {
 	if v == nil {
 		return

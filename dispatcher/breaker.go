@@ -8,11 +8,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// BreakerConfig configures a Breaker. A limit of 0 is none. The struct tag sim of a field is
+// BreakerConfig configures a Breaker. A limit of 0 means no limit. The struct tag sim of a field is
 // the range from which the simulator draws its value.
 type BreakerConfig struct {
-	// FailuresInARow is the number of consecutive failures that opens the circuit, and
-	// UnreachedInARow that of consecutive calls that could not connect.
+	// FailuresInARow is the number of consecutive failures that opens the circuit. UnreachedInARow is the
+	// number of consecutive calls that could not connect which opens it.
 	FailuresInARow  int
 	UnreachedInARow int `sim:"1..3"`
 	// Calls is the number of calls within RateWindow from which the circuit opens when at least

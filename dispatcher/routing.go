@@ -4,8 +4,8 @@ package dispatcher
 
 import "github.com/troupe-run/troupe/actor"
 
-// Routing says which parts of detached calls are off, for operators who introduce them one after the other. The
-// zero Routing has all of them on. A call keeps the parts with which it was made, over restarts.
+// Routing says which parts of detached calls are switched off. Operators can so introduce them one after the other.
+// The zero Routing has all of them on. A call keeps the Routing with which it was made, also over restarts.
 type Routing struct {
 	NoCorrelation bool // the callee is not told the correlation
 	NoReturnTo    bool // nor the return address and the time

@@ -30,7 +30,7 @@ const (
 // ClientToken lets a program that its user can read, such as a page in a browser, talk to some agents
 // for a short time. It is signed by the secret of the server and stored nowhere.
 type ClientToken struct {
-	Key     string     `json:"k"` // ID of the API key that issued it, with which it becomes invalid
+	Key     string     `json:"k"` // ID of the API key that issued it; the token is valid no longer than the key
 	User    string     `json:"u"`
 	Agents  []string   `json:"a"` // the only ones that it calls and finds, in order
 	Origin  string     `json:"o,omitzero"`

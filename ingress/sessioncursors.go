@@ -26,7 +26,7 @@ func (c SessionCursors) Text(session string, at runs.SessionCursor) string {
 }
 
 // Find returns the position of a text that has passed CheckSessionCursor. It reports false if Text did not
-// return it for this session: it is that of another session, user or server, or of the store from
+// return the text for this session. Such a text belongs to another session, user or server, or to the store from
 // which this one was restored.
 func (c SessionCursors) Find(session, text string) (at runs.SessionCursor, ok bool) {
 	if text == "" {

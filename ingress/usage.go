@@ -26,8 +26,8 @@ type UsageList struct {
 	Key      CursorKey
 }
 
-// ParseUsageList returns the report for the parameters of a request. The days are those of UTC; without them they
-// are the last UsageDaysDefault ones.
+// ParseUsageList returns the report for the parameters of a request. Days are days of UTC. A request without days
+// means the last UsageDaysDefault days.
 func ParseUsageList(key CursorKey, tenant string, now actor.Time, param func(name string) (text string, ok bool)) (l UsageList, r *actor.Refusal) {
 	l = UsageList{Tenant: tenant, Key: key, To: runs.DayOf(now), By: []string{"day"}}
 	var err error

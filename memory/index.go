@@ -73,8 +73,8 @@ func (x *Index) Len() int { return len(x.entities) }
 // Bytes returns the approximate size of the index in memory.
 func (x *Index) Bytes() int { return x.bytes }
 
-// Follow applies a change that the actor of the scope has accepted. It returns false if the change is not
-// the one that follows the position of the index, or has had another answer: the index MUST be built again.
+// Follow applies a change that the actor of the scope has accepted. It returns false if another change
+// follows the position of the index, or if the actor gave another answer. The index MUST then be built again.
 func (x *Index) Follow(operation string, c *Change, answer *Answer) bool {
 	if answer.Position <= x.position {
 		return true

@@ -15,7 +15,7 @@ type targets struct {
 	turn *turn
 }
 
-// of returns the address at which an external agent is invoked: that of its last
+// of returns the address at which an external agent is invoked: the address of its last
 // registration. An agent that has registered at another address gets its open runs there.
 func (s targets) of(out *actor.Ask) []byte {
 	if def := s.cell.definitions.current(s.turn.act.id.Agent); def != nil && def.Kind == actor.External && def.Target != nil {

@@ -13,11 +13,11 @@ import (
 
 // pollJudge checks by the stored events of all runs what agents have read of their detached calls with agent_poll.
 //
-//  1. The outcome of a call that a poll has returned is the one that every other poll returns, and that was delivered.
-//  2. After a poll of a turn has returned an outcome, a later one of that turn returns it again.
-//  3. A poll in the turn of an outcome returns one.
+//  1. All polls of a call return the same outcome, and this outcome was delivered.
+//  2. After a poll of a turn has returned an outcome, each later poll of this call in that turn returns it again.
+//  3. A poll in the turn of an outcome returns an outcome.
 //
-// A time-out is no outcome here: a later answer is read instead of it.
+// A time-out does not count as an outcome, because polls return a later answer in place of it.
 type pollJudge struct {
 	*Simulation
 	polled    map[string]string // by task

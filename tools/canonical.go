@@ -14,10 +14,10 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// canonical returns input in a form in which equal inputs have equal bytes: the approved bytes are
-// sent. It is that of RFC 8785, which rounds numbers to a float64, but a whole number keeps its
-// digits. A fraction with more digits than a float64 is refused, because its receivers would
-// read several values.
+// canonical returns input in a form in which equal inputs have equal bytes. So the bytes that are sent are
+// those that were approved. The form is that of RFC 8785, except that a whole number keeps its digits and
+// is not rounded to a float64. A fraction with more digits than a float64 is refused, because different
+// receivers would read different values.
 func canonical(tool string, input []byte) ([]byte, *actor.Refusal) {
 	d := jsontext.NewDecoder(bytes.NewReader(input))
 	var respelt bytes.Buffer

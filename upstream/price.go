@@ -29,8 +29,8 @@ const (
 
 const pricedTokens = 1_000_000 // tokens that a price is for
 
-// Cost returns the micros that an answer cost. Tokens that only the total has, such as those of the reasoning at
-// some providers, cost as output. Cached tokens are a part of the input.
+// Cost returns the micros that an answer cost. At some providers only the total includes some tokens, such as tokens of
+// the reasoning; they cost as much as output. Cached tokens are a part of the input.
 func (p Price) Cost(u Usage) int64 {
 	if !p.Known || !u.Known {
 		return 0

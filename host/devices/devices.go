@@ -217,7 +217,7 @@ func (d *Devices) begin(namespace string, c *openCall, waits bool) bool {
 	return true
 }
 
-// offer gives a call to any device if the one it was held for has not connected.
+// offer gives a call to any device if the device that it was held for has not connected.
 func (d *Devices) offer(namespace string, c *openCall) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -34,9 +34,9 @@ type heldAnswer struct {
 	bytes int64
 }
 
-// admit takes a share for the answer of a request, which give returns. If there is none, a request
-// that only reads is refused. Another one loses its connection, because it was performed: what its
-// client does not know it must not read as a refusal.
+// admit takes a share for the answer of a request; give returns the share. Without a free share, a request
+// that only reads is refused. Any other request was performed, and its client MUST NOT read a refusal: its
+// connection is closed, so the client knows that the outcome is unknown.
 func (a answers) admit(ctx *fasthttp.RequestCtx) {
 	c, ok := ctx.Conn().(*connection)
 	if !ok || ctx.Hijacked() || ctx.Response.IsBodyStream() || ctx.UserValue(callerKey) == nil {

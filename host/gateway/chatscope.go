@@ -153,8 +153,8 @@ func (c *caller) show(v jsontext.Value, what shown) jsontext.Value {
 	return v
 }
 
-// showsElement reports whether a customer may know of an object: that it is not about an agent which the
-// customer does not find, and no message that is none between the two.
+// showsElement reports whether a customer may know of an object. It hides objects about agents that the customer
+// does not find, and messages that neither the customer nor an agent has written to the other.
 func (c *caller) showsElement(v jsontext.Value) bool {
 	var of struct {
 		Agent  string `json:"agent_id"`

@@ -112,8 +112,9 @@ func (c *caller) workingOn(run *command.Owner, principal string) *caller {
 }
 
 // onlyRun returns the caller itself or, if its external agents work on exactly one run, the agent that works on it. A
-// service whose client of the OpenAI API knows nothing but a base URL and a key can name no run. A request for another
-// user is none of an agent, and a run that keeps no events cannot record it.
+// service whose client of the OpenAI API knows nothing but a base URL and a key cannot name a run. The caller itself is
+// returned for a request in the name of a user, because no agent sends it, and for a run that keeps no events, because
+// such a run cannot record the request.
 func onlyRun(s *Server, by *caller) (*caller, error) {
 	if !by.Run.IsZero() || by.namedBy != "" || by.chats() {
 		return by, nil

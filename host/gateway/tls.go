@@ -102,9 +102,9 @@ func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// decrypter decrypts connections. The server has one end of a socket pair for each, which it
-// handles as a connection without TLS: it looks for a departed client without consuming bytes,
-// writes a part within a deadline, and closes one direction. A tls.Conn permits none of these.
+// decrypter decrypts connections. For each of them the server has one end of a socket pair, and handles it
+// as a connection without TLS. So the server can look for a departed client without consuming bytes,
+// write a part within a deadline, and close one direction. A tls.Conn permits none of these.
 type decrypter struct {
 	config       *tls.Config
 	handshakeMax time.Duration // maximum duration of a handshake

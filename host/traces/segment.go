@@ -40,8 +40,8 @@ type attribute struct {
 // spansMax is the maximum number of spans of a segment; those behind it are dropped.
 const spansMax = 1000
 
-// segment derives the spans of a run from its events, which it gets in order. They end with the event numbered
-// until, which ends or interrupts the run, and begin behind the interruption before it.
+// segment derives the spans of a run from its events, which it gets in order. The last event, with the number until,
+// ends or interrupts the run. The first one follows the interruption before that.
 type segment struct {
 	run     actor.CallID
 	owner   actor.ID

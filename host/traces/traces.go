@@ -63,8 +63,8 @@ type Source interface {
 	End() uint64
 	// Changed returns a channel that receives a value when there may be more items.
 	Changed() <-chan struct{}
-	// Items returns the items of batches after one, whole batches until there are at least room, and the batch up to
-	// which it has read.
+	// Items returns the items of the batches behind the batch after. It reads whole batches until it has at least as
+	// many items as room says, and returns the last batch that it has read.
 	Items(ctx context.Context, after uint64, room int) (all []Item, upto uint64, err error)
 	// Root returns the root of the tree of a run; false if the run is unknown.
 	Root(tenant string, run actor.CallID) (actor.CallID, bool, error)

@@ -250,8 +250,8 @@ func (c *Client) addAlternatives(k *Capabilities, all []command.Agent, in *Envel
 	}
 }
 
-// addPartial adds to the response of a run whose time ran out what it had produced. Text that is no result of
-// the capability is in its events only.
+// addPartial adds what a run had produced when its time ran out to its response. Text that is not a result of the
+// capability is not added: it stays in the events of the run.
 func (c *Client) addPartial(ctx context.Context, out *Fulfilled, catalog *contract.Catalog, code string) {
 	r := &out.Response
 	p, err := c.Partial(ctx, out.Run)
@@ -291,8 +291,8 @@ func (c *Client) addressee(catalog *contract.Catalog, all []command.Agent, in *E
 }
 
 // checkSource checks that a request comes from its source: from the agent that works on the run, or
-// from the principal that registered the agent. A client may ask as an agent of which this server has
-// none, by its code.
+// from the principal that registered the agent. A client may use the code of an agent that this server does not
+// have.
 func (c *Client) checkSource(catalog *contract.Catalog, all []command.Agent, in *Envelope) *contract.Violation {
 	wrong := func(format string, args ...any) *contract.Violation {
 		return &contract.Violation{Code: contract.InputInvalid, Field: "source_agent", Rule: fmt.Sprintf(format, args...)}

@@ -36,13 +36,12 @@ type Begun struct {
 	abandon context.CancelFunc
 }
 
-// Release ends the wait for the outcome, because nobody listens any longer. The run continues.
+// Release ends the wait for the outcome, which is of no interest any longer. The run continues.
 func (b *Begun) Release() { b.abandon() }
 
 // Begin sends a message, and returns once its run can be read or the message was refused. If ctx
 // ends first, the message may have been accepted. The caller MUST call Release if there is no error.
-// Until then the node counts the message as one that somebody waits for, so that a node that is
-// stopping waits for its run.
+// Until then a client counts as waiting for the outcome, and a node that is stopping waits for the run.
 func (c *Client) Begin(ctx context.Context, call actor.Call) (*Begun, error) {
 	following, cancel := context.WithTimeout(context.WithoutCancel(ctx), Timeout)
 	updates, unfollow, err := c.Node.Follow(following, command.Follow{By: c.By, Run: call.ID})

@@ -7,7 +7,7 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 )
 
-// database is what a node tells about the database of its store. The zero database is none.
+// database is what a node tells about the database of its store. The zero value stands for a store in a folder.
 type database struct {
 	store  *postgres.Store
 	member *postgres.Cluster // nil: the node belongs to no cluster

@@ -17,7 +17,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// askerOf returns the agent of a run, as one that asks for others on behalf of the user of the run.
+// askerOf returns the agent of a run as the Asker of other agents, on behalf of the user of the run.
 func (c *Commands) askerOf(by *engine.ToolCall) tools.Asker {
 	asker := tools.Asker{Agent: by.Call.To.Agent, User: by.Call.Principal}
 	def := c.definitionOf(asker.Agent)

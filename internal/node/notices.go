@@ -87,8 +87,8 @@ func (n *notices) Notices(ctx context.Context, after uint64, room int) (page web
 	return page, ctx.Err()
 }
 
-// read adds the notices of batches from first to last, and returns the batch up to which it has read. That is
-// before last if there are at least room notices.
+// read adds the notices of batches from first to last, and returns the last batch that it has read. It stops before
+// last once it has at least as many notices as room says.
 func (n *notices) read(page *webhooks.Page, first, last uint64, room int) (upto uint64, err error) {
 	type noted struct {
 		batch uint64

@@ -324,9 +324,9 @@ func (s *schedules) send(ctx context.Context, one *scheduled, at time.Time) (com
 	return fired, refusal
 }
 
-// missed returns the last time that has passed since the schedule was stored and for which no message was sent
-// before the start; zero if there is none. What was sent within the time of its key may be sent again. The times up
-// to the end of the last run were sent, or left out because it went on.
+// missed returns the last time of the schedule for which no message was sent before the start; zero if there is none.
+// It looks at the times since the schedule was stored. For times up to the end of the last run a message was sent, or
+// left out because the run went on. A message may be sent again while its idempotency key is kept.
 func (one *scheduled) missed(now, newest, ended time.Time) time.Time {
 	from := one.since
 	if ended.After(from) {

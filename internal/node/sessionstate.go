@@ -98,7 +98,7 @@ func (v View) SessionOutput(session, ref string) (jsontext.Value, error) {
 	return nil, refusal
 }
 
-// endedOutput returns a result from the log, nil if there is none. A run that has ended has no journal.
+// endedOutput returns a result from the log, nil if there is none. The journal does not have results of ended runs.
 func (v View) endedOutput(session, ref string) (jsontext.Value, error) {
 	left, events, before := outputRunsMax, outputEventsMax, actor.CallID{}
 	for range outputPagesMax {
@@ -150,7 +150,7 @@ func (v View) outputOfRun(run actor.CallID, ref string, left *int) (jsontext.Val
 	}
 }
 
-// workflowOf returns the workflow of an agent that is under way, or else the one that waits for the user.
+// workflowOf returns the workflow that an agent is working on, or else the workflow that waits for the user.
 func workflowOf(id actor.ID, j *store.Journal) *agents.WorkflowState {
 	kept := agents.KeptWorkflow(id.Agent, j.ActorState)
 	for _, run := range j.Runs {

@@ -56,8 +56,8 @@ func (c toolCommands) approvals(ctx context.Context, by *actor.Principal, q comm
 	return pageOf(out.All, q), nil
 }
 
-// takeTurns gives each approval its turn among those of its namespace, the oldest first. In a list of
-// all namespaces one that has many does not push those of others to later pages.
+// takeTurns gives each approval its turn within its namespace, the oldest first. So in a list of all namespaces, a
+// namespace with many approvals does not push the approvals of others to later pages.
 func takeTurns(all []command.Approval) {
 	slices.SortFunc(all, func(a, b command.Approval) int { return a.Position().Compare(b.Position()) })
 	turns := map[string]int{}
@@ -124,7 +124,7 @@ func (c toolCommands) call(ctx context.Context, by *actor.Principal, id runs.Too
 		if call, ok := found.(command.ToolCall); err != nil || ok && !waits(&call) {
 			return found, err
 		}
-		// The cell has decided it, and what it wrote is durable after that read. Or the cell is still loading it.
+		// Either the cell has decided the call, and its entry is durable after that read, or the cell is still loading the run.
 		return read(ctx, c.Commands, by, func(v View) (command.ToolCall, error) {
 			found, err := get(v)
 			if waits(&found) {
