@@ -34,7 +34,7 @@ func TestAccount(t *testing.T) {
 	} {
 		if step.rest != nil {
 			a.Return(step.rest)
-		} else if got := a.Draw(step.draw, budget); *got != *step.granted {
+		} else if got, _ := a.Draw(step.draw, budget, 0); *got != *step.granted {
 			t.Errorf("%s: got %+v", step.name, got)
 		}
 		if a.Drawn.Tokens != step.drawn || a.Drawn.Day != step.onADay {
@@ -47,6 +47,7 @@ func TestAccount(t *testing.T) {
 func TestAccountKeepsBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		budget := rapid.Int64Range(0, 1000).Draw(t, "budget")
+		messages, begun := rapid.Int64Range(0, 12).Draw(t, "messages"), int64(0)
 		var a Account
 		var open []*Purse
 		spent := int64(0)
@@ -59,7 +60,13 @@ func TestAccountKeepsBudget(t *testing.T) {
 				a.Return(&Purse{p.Tokens - used, NoLimit, p.Day})
 				continue
 			}
-			open = append(open, a.Draw(&Purse{rapid.Int64Range(0, 400).Draw(t, "want"), NoLimit, 3}, &Purse{Tokens: budget, Micros: NoLimit}))
+			granted, ok := a.Draw(&Purse{rapid.Int64Range(0, 400).Draw(t, "want"), NoLimit, 3}, &Purse{Tokens: budget, Micros: NoLimit}, messages)
+			if begun++; ok != (messages == 0 || begun <= messages) {
+				t.Fatalf("message %d of %d: admitted %v", begun, messages, ok)
+			}
+			if ok {
+				open = append(open, granted)
+			}
 		}
 		held := int64(0)
 		for _, p := range open {

@@ -27,6 +27,9 @@ const DayMax = 1 << 20
 // DayOf returns the day of a time, as in Purse.Day.
 func DayOf(at Time) int64 { return min(max(int64(at)/int64(24*time.Hour), 0)+1, DayMax) }
 
+// EndOfDay returns the time at which a day ends, as in Purse.Day.
+func EndOfDay(day int64) Time { return Time(day * int64(24*time.Hour)) }
+
 // Covers reports whether a purse has an amount. The limits of the amount do not matter.
 func (p *Purse) Covers(amount Purse) bool {
 	return p == nil || amount.Tokens <= p.Tokens && amount.Micros <= p.Micros

@@ -3,7 +3,9 @@
 package agents_test
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -12,7 +14,7 @@ import (
 // An account grants what is left of a day, takes back the rest, and keeps its state over calls. What it cannot read, or does
 // not know, changes nothing.
 func TestAccount(t *testing.T) {
-	def := agents.Account(actor.Purse{Tokens: 100, Micros: actor.NoLimit})
+	def := agents.Account(actor.Purse{Tokens: 100, Micros: actor.NoLimit}, 0)
 	if !def.System {
 		t.Error("users can call accounts")
 	}
@@ -58,5 +60,52 @@ func TestAccount(t *testing.T) {
 			t.Errorf("%s: %+v, %v", c.name, got, err)
 		}
 		state = action.StateUpdates
+	}
+}
+
+// An account counts the messages of a day. One that is refused, and the rest of a purse that comes back, count nothing, and
+// without the limit the number is forgotten.
+func TestAccountCountsMessages(t *testing.T) {
+	limited, free := agents.Account(actor.Purse{Tokens: 100, Micros: actor.NoLimit}, 2), agents.Account(actor.Purse{Tokens: 100, Micros: actor.NoLimit}, 0)
+	state := map[string][]byte{}
+	day := actor.EndOfDay(5).Add(-time.Hour)
+	for i, c := range []struct {
+		by        actor.Definition
+		operation string
+		day       int64
+		refused   bool
+		count     string
+	}{
+		{limited, "draw", 5, false, "1"}, {limited, "return", 5, false, "1"}, {limited, "draw", 5, false, "2"}, {limited, "draw", 5, true, "2"},
+		{limited, "return", 5, false, "2"}, {limited, "draw", 5, true, "2"}, {limited, "draw", 6, false, "1"}, {free, "draw", 7, false, ""},
+		{free, "draw", 7, false, ""}, {limited, "draw", 7, false, "1"},
+	} {
+		begin := actor.Begin{At: day, Call: actor.Call{Operation: c.operation, Purse: &actor.Purse{Tokens: 10, Micros: actor.NoLimit, Day: c.day}}}
+		for _, name := range []string{"drawn", "messages"} {
+			if value := state[name]; len(value) > 0 {
+				begin.ActorState = append(begin.ActorState, actor.StateItem{Name: name, Value: value})
+			}
+		}
+		action, err := c.by.Behavior.Begin(begin).Next(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := action.Done.Refusal
+		if (r != nil) != c.refused {
+			t.Errorf("step %d: %v", i, r)
+		}
+		if c.refused && (r.Reason != actor.Budget || r.RetryAfter != time.Hour || !strings.HasPrefix(r.Detail, "the user has sent 2 messages on 1970-01-05 (UTC), which is the limit (user_messages_per_day")) {
+			t.Errorf("step %d: %+v", i, r)
+		}
+		for _, item := range action.StateUpdates {
+			state[item.Name] = item.Value
+		}
+		if got := string(state["messages"]); got != c.count {
+			t.Errorf("step %d: %q messages, want %q", i, got, c.count)
+		}
+	}
+	broken := actor.Begin{Call: actor.Call{Operation: "draw", Purse: &actor.Purse{Day: 5}}, ActorState: []actor.StateItem{{Name: "messages", Value: []byte("many")}}}
+	if action, err := limited.Behavior.Begin(broken).Next(nil); err != nil || action.Done.Refusal == nil || action.Done.Refusal.Reason != actor.Unavailable {
+		t.Errorf("%+v %v", action.Done, err)
 	}
 }

@@ -39,6 +39,7 @@ type draw struct {
 	attempt uint32
 	retryAt actor.Time
 	backoff actor.Duration
+	refused *actor.Refusal // of the account: the turn ends as soon as it begins
 }
 
 // inDay bounds the purse of a tree by the budget of a day.
@@ -93,8 +94,20 @@ func (s accounts) drawn() bool {
 		}
 		s.request(run)
 	}
+	if act.draw.refused != nil {
+		return true
+	}
 	act.overtaken = delivered // the turn of an outcome has its purse, and goes first
 	return delivered
+}
+
+// refusal returns the refusal of the draw of a run whose turn begins, or nil.
+func (s accounts) refusal(run actor.CallID) *actor.Refusal {
+	if d := s.act.draw; d.run == run && d.refused != nil {
+		s.act.draw = draw{}
+		return d.refused
+	}
+	return nil
 }
 
 // draws reports whether a run that has not begun has to draw its purse.
@@ -124,7 +137,7 @@ func (s accounts) call(run *actor.Call, id actor.CallID, operation string, amoun
 
 // due returns the time of the next attempt of the draw.
 func (s accounts) due() actor.Time {
-	if s.act.draw.run.IsZero() {
+	if s.act.draw.run.IsZero() || s.act.draw.refused != nil {
 		return actor.Forever
 	}
 	return s.act.draw.retryAt
@@ -144,22 +157,26 @@ func (s accounts) retry() {
 
 // resend repeats the draw if its account is one that the callback selects.
 func (s accounts) resend(to func(actor.ID) bool) {
-	if !s.act.draw.run.IsZero() && to(accountOf(s.act.id.Tenant)) {
+	if s.due() != actor.Forever && to(accountOf(s.act.id.Tenant)) {
 		s.act.draw.retryAt = s.cell.now
 		s.retry()
 		s.cell.markDirty(s.act)
 	}
 }
 
-// granted handles the answer to a draw, and reports whether it is for a run of the actor. A draw that is refused, because
-// the account is busy or its node is away, is repeated.
+// granted handles the answer to a draw, and reports whether it is for a run of the actor. A draw that is refused because
+// the account is busy, or its node is away, is repeated; one of a user who has sent too many messages is not.
 func (s accounts) granted(reply *actor.Reply, durable bool) bool {
 	c, act := s.cell, s.act
 	for _, run := range act.journal.Runs {
 		if drawID(run.Call.ID) != reply.Call || !s.draws(run) {
 			continue
 		}
-		if reply.Refusal != nil || len(reply.Parts) != 1 {
+		if r := reply.Refusal; r != nil || len(reply.Parts) != 1 {
+			if r != nil && r.Reason == actor.Budget && act.draw.run == run.Call.ID {
+				act.draw.refused = r
+				c.markDirty(act)
+			}
 			return true
 		}
 		purse, err := actor.DecodePurse(reply.Parts[0].Bytes)

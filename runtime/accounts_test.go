@@ -19,8 +19,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// accountAgent returns the agent of the accounts.
-func accountAgent(day *actor.Purse) actor.Definition {
+// accountAgent returns the agent of the accounts. It grants as many draws as are named; 0 is any number.
+func accountAgent(day *actor.Purse, most int64) actor.Definition {
 	return agent(actor.AccountAgent, func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
 		var a actor.Account
 		for _, item := range b.ActorState {
@@ -28,16 +28,29 @@ func accountAgent(day *actor.Purse) actor.Definition {
 			if err != nil {
 				return actor.Action{}, err
 			}
-			a.Drawn = *p
+			if item.Name == "messages" {
+				a.Messages = p.Tokens
+			} else {
+				a.Drawn = *p
+			}
 		}
 		answer := &a.Drawn
 		if b.Call.Operation == actor.OpDraw {
-			answer = a.Draw(b.Call.Purse, day)
+			granted, ok := a.Draw(b.Call.Purse, day, most)
+			if !ok {
+				return actor.Action{Done: &actor.Outcome{Status: actor.Failed, Refusal: actor.Refuse(actor.Budget, "no more messages")}}, nil
+			}
+			answer = granted
 		} else {
 			a.Return(b.Call.Purse)
 		}
 		action := actor.Complete([]actor.Part{{Media: actor.MediaPurse, Bytes: actor.EncodePurse(answer)}})
 		action.StateUpdates = []actor.StateItem{{Name: "drawn", Value: actor.EncodePurse(&a.Drawn)}}
+		if most > 0 {
+			counted := a.Drawn
+			counted.Tokens = a.Messages
+			action.StateUpdates = append(action.StateUpdates, actor.StateItem{Name: "messages", Value: actor.EncodePurse(&counted)})
+		}
 		return action, nil
 	}, func(d *actor.Definition) { d.System = true })
 }
@@ -60,7 +73,7 @@ func (n *node) drawnBy(tenant string) actor.Purse {
 
 // newDayNode returns a node with a budget of tokens for a user and a day.
 func newDayNode(t *testing.T, cells int, day, tree *actor.Purse, agents ...actor.Definition) *node {
-	n := newNode(t, cells, append(agents, accountAgent(day))...)
+	n := newNode(t, cells, append(agents, accountAgent(day, 0))...)
 	n.spending = Spending{Tree: tree, Day: day}
 	n.restart(cells)
 	return n
@@ -136,6 +149,50 @@ func TestDrawIsBounded(t *testing.T) {
 		if got := n.drawnBy("anna"); got.Tokens != test.want.Tokens || got.Micros != test.want.Micros {
 			t.Errorf("%s: %+v drawn", test.name, got)
 		}
+	}
+}
+
+// A message beyond the number of a day fails as soon as its turn begins, and runs nothing. Those of other users, of other
+// days, of calls and of outcomes do not count.
+func TestMessagesOfDay(t *testing.T) {
+	for _, kind := range []func(*actor.Definition){func(*actor.Definition) {}, volatile} {
+		unlimited := &actor.Purse{Tokens: actor.NoLimit, Micros: actor.NoLimit}
+		n := newNode(t, 2, agent("top", calling("thinker"), kind), agent("thinker", thinking(1), kind), accountAgent(unlimited, 2))
+		n.spending = Spending{Day: unlimited}
+		n.restart(2)
+		answer := func() { n.answerModels(func(int, externalCall) actor.Answer { return spent(30, 0) }) }
+		first := n.send("top", "go", of("anna"))
+		answer()
+		second, third, other := n.send("thinker/1", "go", of("anna")), n.send("thinker/1", "go", of("anna")), n.send("top", "go", of("ben"))
+		answer()
+		answer()
+		n.want(first, "top(ok)")
+		n.want(second, "ok")
+		n.want(third, "Budget")
+		n.want(other, "top(ok)")
+		fourth := n.send("thinker/2", "go", of("anna"))
+		if n.want(fourth, "Budget"); len(n.external) != 3 {
+			t.Errorf("%d requests of messages that were refused", len(n.external))
+		}
+		n.advance(24 * time.Hour)
+		next := n.send("thinker/2", "go", of("anna"))
+		answer()
+		n.want(next, "ok")
+	}
+}
+
+// The refusal of a message is not stored: after a restart the account is asked again, and refuses again.
+func TestRefusedMessageOverRestart(t *testing.T) {
+	n := newNode(t, 1, agent("thinker", thinking(1)), accountAgent(tokens(400), 1))
+	n.spending = Spending{Day: tokens(400)}
+	n.restart(1)
+	first := n.send("thinker", "go", of("anna"))
+	second := n.send("thinker", "go", of("anna")) // waits for the turn of the first
+	n.restart(1)
+	n.advance(time.Second)
+	n.answerModels(func(int, externalCall) actor.Answer { return spent(30, 0) })
+	if a, b := n.runs[first], n.runs[second]; a.Text != "ok" || b.Refusal == nil || b.Refusal.Reason != actor.Budget {
+		t.Errorf("%q, then %v", a.Text, b.Refusal)
 	}
 }
 

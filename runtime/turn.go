@@ -159,7 +159,9 @@ func (act *activation) beginTurn(c *Cell) bool {
 		c.emit(history.Event{Kind: history.Start, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root, Left: run.Clock.Remaining(c.now),
 			Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable || t.taint})
 	}
-	if t.def == nil {
+	if refusal := (accounts{c, act}).refusal(id); refusal != nil {
+		t.finishTurn(c, failedOutcome(refusal))
+	} else if t.def == nil {
 		parking{c}.absent(t)
 	}
 	return true

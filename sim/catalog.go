@@ -55,7 +55,7 @@ func (w *Simulation) registryDefinition() actor.Definition {
 // addRegisteredAgents adds the registry, and all agents that clients may register, to
 // known: the agents that the specs know.
 func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
-	if w.plan.DayTokens > 0 {
+	if w.plan.spending().Day != nil {
 		known[actor.AccountAgent] = specs.Agent{System: true}
 	}
 	if w.hasRegistry() {
@@ -119,7 +119,7 @@ func (n *node) buildCatalog() {
 func (n *node) runtimeAgents() runtime.Agents {
 	all := n.w.builtinAgents()
 	if day := n.w.plan.spending().Day; day != nil {
-		all = append(slices.Clip(all), agents.Account(*day))
+		all = append(slices.Clip(all), agents.Account(*day, n.w.plan.DayMessages))
 	}
 	if n.catalog == nil {
 		return runtime.Agents{Definitions: all, Tools: n.w.tools}

@@ -58,6 +58,7 @@ type Plan struct {
 	Quotas             agents.Quotas
 	TreeTokens         int64 // tokens of models that a tree of runs may spend; 0: any number
 	DayTokens          int64 // tokens of models that a user may spend on a day; 0: any number
+	DayMessages        int64 // messages that a user may send on a day; 0: any number
 	DurabilityChanges  bool  // the operator changes the durability of registered agents
 }
 
@@ -230,6 +231,9 @@ func drawPlan(c Entropy, o Options) Plan {
 	if c.Int(4) == 3 && !o.Plain && o.Team == nil {
 		p.DayTokens = 1 + int64(c.Int([...]int{3_000, 10_000, 30_000}[c.Int(3)]))
 	}
+	if c.Int(8) == 7 && !o.Plain && o.Team == nil {
+		p.DayMessages = 1 + int64(c.Int(60))
+	}
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)
@@ -361,7 +365,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v, detached calls %v, workflow %q, tokens of a tree %d, of a day %d\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals, p.Detached, p.Policy, p.TreeTokens, p.DayTokens)
+	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v, detached calls %v, workflow %q, tokens of a tree %d, of a day %d, messages of a day %d\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals, p.Detached, p.Policy, p.TreeTokens, p.DayTokens, p.DayMessages)
 	return b.String()
 }
 

@@ -19,11 +19,15 @@ func (p *Plan) spending() runtime.Spending {
 		}
 		return &actor.Purse{Tokens: tokens, Micros: actor.NoLimit}
 	}
-	return runtime.Spending{Tree: of(p.TreeTokens), Day: of(p.DayTokens)}
+	s := runtime.Spending{Tree: of(p.TreeTokens), Day: of(p.DayTokens)}
+	if s.Day == nil && p.DayMessages > 0 {
+		s.Day = of(actor.NoLimit)
+	}
+	return s
 }
 
 // limitsSpending reports whether the runs of the world may not spend any amount.
-func (p *Plan) limitsSpending() bool { return p.TreeTokens+p.DayTokens > 0 }
+func (p *Plan) limitsSpending() bool { return p.TreeTokens+p.DayTokens+p.DayMessages > 0 }
 
 // spend sets what a model reports in a world whose spending is limited: most often all that the request allows.
 func spend(w *Simulation, c *upstream.Completion, p upstream.Prompt) {
@@ -44,6 +48,7 @@ type purseJudge struct {
 	*Simulation
 	spent  map[actor.CallID]int64 // by root
 	byUser map[string]int64
+	begun  map[string]int64 // messages whose turn asked for something or ended well, by user
 }
 
 // check reads the events of all runs.
@@ -73,6 +78,7 @@ func (j purseJudge) read(tenant string, r *runs.Summary) {
 		j.fail(StoreReads, fmt.Sprintf("events of run %s: %v", r.Run, err))
 		return
 	}
+	of := map[runs.Type]bool{}
 	for i := range stored {
 		e, err := runs.Decode(stored[i].Body)
 		switch {
@@ -80,6 +86,7 @@ func (j purseJudge) read(tenant string, r *runs.Summary) {
 			j.fail(StoreReads, fmt.Sprintf("event %d of run %s: %v", stored[i].Seq, r.Run, err))
 			return
 		case e.Type != runs.LLMCallDone:
+			of[e.Type] = e.Type != runs.UserInput || e.Origin != actor.Agent.String() // outcomes and reminders are no messages
 			continue
 		case e.Refusal != nil && e.Refusal.Reason == actor.Budget:
 			j.Stats.Audit.NeverOverspent++
@@ -87,9 +94,19 @@ func (j purseJudge) read(tenant string, r *runs.Summary) {
 		j.spent[r.Root] += e.Usage.Total
 		j.byUser[tenant] += e.Usage.Total
 	}
+	switch { // a message that was cancelled while it waited has events of a start as well
+	case j.plan.DayMessages == 0 || !of[runs.UserInput]:
+	case r.Outcome == actor.Succeeded || of[runs.LLMCallStarted] || of[runs.ToolCallCreated] || of[runs.AgentCalledChild]:
+		j.begun[tenant]++
+	case r.Refusal != nil && r.Refusal.Reason == actor.Budget:
+		j.Stats.Audit.NeverOverspent++
+	}
 	days := actor.DayOf(j.now) - actor.DayOf(Origin) + 1
 	if spent := j.byUser[tenant]; j.plan.DayTokens > 0 && spent > days*j.plan.DayTokens {
 		j.fail(NeverOverspent, fmt.Sprintf("the models of user %s have taken %d tokens in %d days, at most %d a day allowed", tenant, spent, days, j.plan.DayTokens))
+	}
+	if begun := j.begun[tenant]; j.plan.DayMessages > 0 && begun > days*j.plan.DayMessages {
+		j.fail(NeverOverspent, fmt.Sprintf("%d messages of user %s began in %d days, at most %d a day allowed", begun, tenant, days, j.plan.DayMessages))
 	}
 	if spent := j.spent[r.Root]; j.plan.TreeTokens > 0 && spent > j.plan.TreeTokens {
 		j.fail(NeverOverspent, fmt.Sprintf("the models of the tree of run %s have taken %d tokens, at most %d allowed", r.Root, spent, j.plan.TreeTokens))

@@ -486,7 +486,7 @@ func (w *Simulation) finishWhenIdle() {
 		pollJudge{w, map[string]string{}, map[string]string{}}.check()
 	}
 	if w.violation == nil {
-		purseJudge{w, map[actor.CallID]int64{}, map[string]int64{}}.check()
+		purseJudge{w, map[actor.CallID]int64{}, map[string]int64{}, map[string]int64{}}.check()
 	}
 	if w.violation == nil && w.auditEnabled() {
 		w.audit()

@@ -15,11 +15,12 @@ type budgetTable struct {
 	TreeMoney  *float64 `toml:"tree_money"`
 	UserTokens *int64   `toml:"user_tokens_per_day"`
 	UserMoney  *float64 `toml:"user_money_per_day"`
+	Messages   *int64   `toml:"user_messages_per_day"`
 	AtLimit    string   `toml:"at_limit"`
 }
 
 // budgetFields are the fields of the table budget.
-var budgetFields = []string{"tree_tokens", "tree_money", "user_tokens_per_day", "user_money_per_day", "at_limit"}
+var budgetFields = []string{"tree_tokens", "tree_money", "user_tokens_per_day", "user_money_per_day", "user_messages_per_day", "at_limit"}
 
 // The values of at_limit.
 const (
@@ -34,6 +35,11 @@ func (t *budgetTable) read() (b node.Budget, err error) {
 	}
 	if b.Day, err = readPurse("user_tokens_per_day", t.UserTokens, "user_money_per_day", t.UserMoney); err != nil {
 		return b, err
+	}
+	if t.Messages != nil {
+		if b.Messages = *t.Messages; b.Messages < 1 {
+			return b, fmt.Errorf("user_messages_per_day: got %d, want a number of messages from 1", b.Messages)
+		}
 	}
 	switch t.AtLimit {
 	case "", atLimitFail:

@@ -87,8 +87,8 @@ func loadCatalog(stored store.Reader, of *Config, log *slog.Logger) (*catalogSyn
 	}
 	c.registerSessionTools()
 	c.native = append(c.native, append(agents.Memory(), agents.Workspaces())...)
-	if of.Budget.Day != nil {
-		c.native = append(c.native, agents.Account(*of.Budget.Day))
+	if day := of.Budget.day(); day != nil {
+		c.native = append(c.native, agents.Account(*day, of.Budget.Messages))
 	}
 	if err := errors.Join(c.registerMemory(of.Memory), c.registerBuiltins(of.Builtin)); err != nil {
 		return nil, err
