@@ -4,7 +4,7 @@ package actor
 
 // Account is what the trees of runs of a user have drawn from the budget of a day and not returned.
 //
-// A tree draws its purse before it spends anything, and returns the rest at its end. What the trees of a day spend,
+// A tree draws its purse before it can spend anything, and returns the rest at its end. What the trees of a day spend,
 // also those that run at the same time, is therefore never more than its budget and what people have added.
 type Account struct {
 	Drawn    Purse // of the kinds that the budget limits; Day is the latest on which something was drawn

@@ -12,7 +12,7 @@ import (
 )
 
 // Accounts. With a budget for a user and a day, the root run of a tree draws its purse from the account of its user
-// before its turn begins, and returns the rest at its end. The account is the state of a system actor, which may be in
+// before its turn begins, or of an agent without a journal before it first asks a model or somebody who may ask one. It returns the rest at its end. The account is the state of a system actor, which may be in
 // another cell: see actor.Account. The ID of a draw follows from the ID of its run, so a repeated draw is granted once.
 // Within a tree nothing differs.
 //
@@ -33,14 +33,19 @@ type accounts struct {
 	act  *activation
 }
 
-// draw is the draw for the next message in a mailbox, whose turn waits for it. The zero value is none.
+// draw is the draw of a run, which waits for it: the next message in a mailbox, or a turn of an agent without a journal.
+// The zero value is none.
 type draw struct {
 	run     actor.CallID
+	held    actor.Action // of a turn, which takes it once it has its purse
 	attempt uint32
 	retryAt actor.Time
 	backoff actor.Duration
-	refused *actor.Refusal // of the account: the turn ends as soon as it begins
+	refused *actor.Refusal // of the account: the turn ends
 }
+
+// waits reports whether a draw is open.
+func (d *draw) waits() bool { return !d.run.IsZero() && d.refused == nil }
 
 // inDay bounds the purse of a tree by the budget of a day.
 func (s *Spending) inDay(p *actor.Purse) *actor.Purse {
@@ -72,10 +77,11 @@ func drawID(run actor.CallID) actor.CallID {
 	return id
 }
 
-// drawn reports whether the next message may begin its turn. If its run has to draw first, it does.
+// drawn reports whether the next message may begin its turn. If its run has to draw first, it does: a turn of an agent with
+// a journal records its first step when it begins.
 func (s accounts) drawn() bool {
 	c, act := s.cell, s.act
-	if c.spending.Day == nil {
+	if c.spending.Day == nil || !act.durable {
 		return true
 	}
 	next, ok := act.mailbox.Peek()
@@ -88,11 +94,7 @@ func (s accounts) drawn() bool {
 		return true
 	}
 	if act.draw.run != run.Call.ID {
-		act.draw = draw{run: run.Call.ID, backoff: c.limits.ResendAfter}
-		if slices.Contains(act.former, run.Call.ID) { // an earlier attempt may have arrived
-			act.draw.attempt = 1
-		}
-		s.request(run)
+		s.begin(&act.draw, run, slices.Contains(act.former, run.Call.ID))
 	}
 	if act.draw.refused != nil {
 		return true
@@ -110,14 +112,50 @@ func (s accounts) refusal(run actor.CallID) *actor.Refusal {
 	return nil
 }
 
-// draws reports whether a run that has not begun has to draw its purse.
+// hold reports whether a turn of an agent without a journal has to draw its purse before it takes an action, and keeps the
+// action until then. A turn that asks no model and nobody who may ask one draws nothing.
+func (s accounts) hold(t *turn, action *actor.Action) bool {
+	c, act := s.cell, s.act
+	if c.spending.Day == nil || act.durable || !s.draws(t.run) || !slices.ContainsFunc(action.Asks, s.spends) {
+		return false
+	}
+	t.draw = &draw{held: *action}
+	if act.observed(c, t.run.Call.ID) { // the turn has begun
+		act.publishRecord(c, store.Drawn{Run: t.run.Call.ID, At: c.now}, t.takeShown())
+	}
+	s.begin(t.draw, t.run, false)
+	return true
+}
+
+// begin begins a draw. An earlier attempt may have arrived if the run is older than the activation.
+func (s accounts) begin(d *draw, run *store.Run, older bool) {
+	d.run, d.attempt, d.refused, d.backoff = run.Call.ID, 0, nil, s.cell.limits.ResendAfter
+	if older {
+		d.attempt = 1
+	}
+	s.request(d, run)
+}
+
+// spends reports whether an ask can take something from the purse of its run.
+func (s accounts) spends(ask actor.Ask) bool {
+	switch ask.Kind {
+	case actor.AskModel, actor.AskCall, actor.AskInvoke, actor.AskDetach:
+		return true
+	case actor.AskTool: // those of this program can call agents
+		tool, ok := s.cell.tools.Tool(ask.Name)
+		return ok && tool.Declared == nil
+	}
+	return false
+}
+
+// draws reports whether a run has to draw its purse.
 func (s accounts) draws(run *store.Run) bool {
-	return run.Purse != nil && run.Purse.Day == 0 && run.Call.IsRoot() && !run.Started() && !actor.IsSystemAgent(s.act.id.Agent)
+	return run.Purse != nil && run.Purse.Day == 0 && run.Call.IsRoot() && !(s.act.durable && run.Started()) && !actor.IsSystemAgent(s.act.id.Agent)
 }
 
 // request sends the next attempt of the draw of a run.
-func (s accounts) request(run *store.Run) {
-	c, d := s.cell, &s.act.draw
+func (s accounts) request(d *draw, run *store.Run) {
+	c := s.cell
 	d.attempt++
 	d.retryAt = c.now.Add(d.backoff)
 	d.backoff = min(2*d.backoff, resendBackoffMax)
@@ -135,33 +173,52 @@ func (s accounts) call(run *actor.Call, id actor.CallID, operation string, amoun
 		Left: returnTime, Attempt: 1, Principal: run.Principal, Origin: actor.Agent, Project: run.Project, Purse: amount, Stamp: s.cell.nextStamp(run)}
 }
 
-// due returns the time of the next attempt of the draw.
+// open returns the draws of the actor that wait for an answer.
+func (s accounts) open() (all []*draw) {
+	if s.act.draw.waits() {
+		all = append(all, &s.act.draw)
+	}
+	for _, t := range s.act.turns {
+		if t.draws() {
+			all = append(all, t.draw)
+		}
+	}
+	return all
+}
+
+// due returns the time of the next attempt of a draw.
 func (s accounts) due() actor.Time {
-	if s.act.draw.run.IsZero() || s.act.draw.refused != nil {
-		return actor.Forever
+	at := actor.Forever
+	for _, d := range s.open() {
+		at = min(at, d.retryAt)
 	}
-	return s.act.draw.retryAt
+	return at
 }
 
-// retry repeats a draw that is due. It is dropped if its run has ended.
+// retry repeats the draws that are due. One whose run has ended, or has its purse, is dropped.
 func (s accounts) retry() {
-	if s.cell.now < s.due() {
-		return
+	for _, d := range s.open() {
+		switch run := s.act.journal.Run(d.run); {
+		case s.cell.now < d.retryAt:
+		case run != nil && s.draws(run):
+			s.request(d, run)
+		default:
+			*d = draw{}
+		}
 	}
-	if run := s.act.journal.Run(s.act.draw.run); run != nil && s.draws(run) {
-		s.request(run)
-		return
-	}
-	s.act.draw = draw{}
 }
 
-// resend repeats the draw if its account is one that the callback selects.
+// resend repeats the draws if their account is one that the callback selects.
 func (s accounts) resend(to func(actor.ID) bool) {
-	if s.due() != actor.Forever && to(accountOf(s.act.id.Tenant)) {
-		s.act.draw.retryAt = s.cell.now
-		s.retry()
-		s.cell.markDirty(s.act)
+	all := s.open()
+	if len(all) == 0 || !to(accountOf(s.act.id.Tenant)) {
+		return
 	}
+	for _, d := range all {
+		d.retryAt = s.cell.now
+	}
+	s.retry()
+	s.cell.markDirty(s.act)
 }
 
 // granted handles the answer to a draw, and reports whether it is for a run of the actor. A draw that is refused because
@@ -172,10 +229,12 @@ func (s accounts) granted(reply *actor.Reply, durable bool) bool {
 		if drawID(run.Call.ID) != reply.Call || !s.draws(run) {
 			continue
 		}
+		c.markDirty(act)
 		if r := reply.Refusal; r != nil || len(reply.Parts) != 1 {
-			if r != nil && r.Reason == actor.Budget && act.draw.run == run.Call.ID {
-				act.draw.refused = r
-				c.markDirty(act)
+			for _, d := range s.open() {
+				if r != nil && r.Reason == actor.Budget && d.run == run.Call.ID {
+					d.refused = r
+				}
 			}
 			return true
 		}
@@ -190,7 +249,11 @@ func (s accounts) granted(reply *actor.Reply, durable bool) bool {
 			act.record(c, store.Drawn{Run: run.Call.ID, At: c.now, Purse: purse}, store.Shown{})
 			return true
 		}
-		if run.Purse = purse; durable && !slices.Contains(act.tainted, run.Call.ID) {
+		run.Purse = purse
+		switch t := act.turn(run.Call.ID); {
+		case t != nil:
+			t.taint = t.taint || durable
+		case durable && !slices.Contains(act.tainted, run.Call.ID):
 			act.tainted = append(act.tainted, run.Call.ID)
 		}
 		act.journalChanged(c)

@@ -152,7 +152,7 @@ func TestDrawIsBounded(t *testing.T) {
 	}
 }
 
-// A message beyond the number of a day fails as soon as its turn begins, and runs nothing. Those of other users, of other
+// A message beyond the number of a day fails when its turn first asks a model or an agent. Those of other users, of other
 // days, of calls and of outcomes do not count.
 func TestMessagesOfDay(t *testing.T) {
 	for _, kind := range []func(*actor.Definition){func(*actor.Definition) {}, volatile} {
@@ -496,18 +496,71 @@ func TestAccountsOutlastDowntime(t *testing.T) {
 	}
 }
 
-// While the account is away, the turns of outcomes go on: they have their purse.
+// While the account is away, the turns of outcomes ask models: they have their purse.
 func TestOutcomesDoNotWaitForAccounts(t *testing.T) {
-	n := newDayNode(t, 1, tokens(1600), nil, agent("asker", sending()), agent("thinker", thinking(1)))
+	send := sending()
+	n := newDayNode(t, 1, tokens(1600), nil, agent("asker", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if isDelivered(&b.Call) {
+			return thinking(1)(b, answers)
+		}
+		return send(b, answers)
+	}), agent("thinker", thinking(1)))
 	n.send("asker", `{"agent":"thinker","input":{},"skill":"x"}`, of("anna"))
 	n.drop = func(env actor.Envelope) bool {
 		r, ok := env.Body.(actor.Request)
 		return ok && r.Call.Operation == actor.OpDraw
 	}
-	n.send("asker", "next", of("anna"))
-	n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) })
-	n.advance(time.Second)
-	if runs := n.journalOf(actor.ID{Tenant: "anna", Agent: "asker", Key: actor.DefaultKey}).Runs; len(runs) != 1 || isDelivered(&runs[0].Call) {
-		t.Errorf("%d runs are open", len(runs))
+	asked := n.answerModels(func(int, externalCall) actor.Answer { return spent(7, 0) })
+	if runs := n.journalOf(actor.ID{Tenant: "anna", Agent: "asker", Key: actor.DefaultKey}).Runs; len(runs) != 0 || asked != 2 {
+		t.Errorf("%d runs are open, %d requests", len(runs), asked)
+	}
+}
+
+// A turn of an agent without a journal draws before the first of its asks that can spend anything, and one without such an
+// ask never does. Other turns draw before they begin.
+func TestOnlySpendingDraws(t *testing.T) {
+	declaredTool := pay
+	declaredTool.Policy = "allow"
+	ask := func(a actor.Ask) script {
+		return func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) == 0 {
+				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Millisecond}, a}}, nil
+			}
+			return actor.Complete(nil), nil
+		}
+	}
+	tool := func(name, input string) actor.Ask {
+		return actor.Ask{Kind: actor.AskTool, Name: name, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(input)}}}
+	}
+	for _, c := range []struct {
+		name  string
+		ask   actor.Ask
+		draws bool
+	}{
+		{"work", actor.Ask{Kind: actor.AskWork, Name: "w"}, false},
+		{"a wait", actor.Ask{Kind: actor.AskWait, Name: "go", Timeout: time.Minute}, false},
+		{"a declared tool", tool(pay.Name, `{"amount":1}`), false},
+		{"an unknown tool", tool("nobody.knows", `{}`), false},
+		{"a model", actor.Ask{Kind: actor.AskModel, Name: "m", PromptTokens: 10, AnswerTokens: 40, Body: []byte("{}")}, true},
+		{"a call", actor.Ask{Kind: actor.AskCall, Name: "idle", Timeout: time.Minute}, true},
+		{"a call by a tool", tool(tools.CallAgent, `{"agent_id":"idle","message":"x"}`), true},
+		{"a detached call", tool(tools.AgentCall, `{"agent":"idle","skill":"x","input":{}}`), true},
+	} {
+		for durable, kind := range map[bool]func(*actor.Definition){true: func(*actor.Definition) {}, false: volatile} {
+			n := newDayNode(t, 1, tokens(400), nil, agent("asker", ask(c.ask), kind), agent("idle", ask(actor.Ask{Kind: actor.AskSleep, Timeout: time.Millisecond}), kind))
+			n.tools = declared(declaredTool)
+			n.restart(1)
+			draws := 0
+			n.drop = func(env actor.Envelope) bool {
+				if r, ok := env.Body.(actor.Request); ok && r.Call.Operation == actor.OpDraw {
+					draws++
+				}
+				return false
+			}
+			n.send("asker", "go", of("anna"))
+			if draws > 1 || draws == 1 != (c.draws || durable) {
+				t.Errorf("%s: %d draws", c.name, draws)
+			}
+		}
 	}
 }

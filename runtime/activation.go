@@ -50,8 +50,8 @@ type activeState struct {
 	subscribed []actor.CallID // runs of a volatile actor that have a subscriber
 	pageCache  pageCache
 	rows       map[actor.CallID]*rowState // of detached calls
-	draw       draw
-	overtaken  bool // a message of the mailbox has gone before that of an outcome; see mail.next
+	draw       draw                       // of the next message in the mailbox
+	overtaken  bool                       // a message of the mailbox has gone before that of an outcome; see mail.next
 
 	entryBytes    int        // bytes of entries since the last snapshot
 	snapshotBytes int        // size of the last snapshot in bytes

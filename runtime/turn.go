@@ -33,6 +33,7 @@ type turn struct {
 	unrecorded      int                  // number of their events
 	bytes           int                  // bytes of the answers that the agent was given
 	earlier         earlier
+	draw            *draw       // its purse, for which it waits; nil: it does not
 	active          *agentTurns // nil once it is no longer among them
 	activeAt        int         // index in active
 	ended           bool
@@ -120,7 +121,7 @@ func (act *activation) runReady(c *Cell) {
 func (act *activation) readyTurn() *turn {
 	for _, t := range act.turns {
 		open := slices.ContainsFunc(t.run.Last(), func(a store.Asked) bool { return a.Open() })
-		if !open && t.run.FailedBy() == nil && t.run.Parked == "" && !t.earlier.waits {
+		if !open && t.run.FailedBy() == nil && t.run.Parked == "" && !t.earlier.waits && !t.draws() {
 			return t
 		}
 	}
@@ -167,6 +168,9 @@ func (act *activation) beginTurn(c *Cell) bool {
 	return true
 }
 
+// draws reports whether the turn waits for its purse.
+func (t *turn) draws() bool { return t.draw != nil && t.draw.waits() && t.run.Purse.Day == 0 }
+
 // advance asks the agent for its next action, first without answers, then with the
 // answers to its last asks. After a restart, advance first replays the turn up to
 // its last asks.
@@ -176,6 +180,14 @@ func (t *turn) advance(c *Cell) {
 	}
 	if t.def == nil { // the turn was restored before the cell knew the agent
 		parking{c}.absent(t)
+		return
+	}
+	if d := t.draw; d != nil {
+		if t.draw = nil; d.refused != nil {
+			t.finishTurn(c, failedOutcome(d.refused))
+		} else {
+			t.take(c, d.held)
+		}
 		return
 	}
 	if t.agentTurn == nil && !t.readTranscript(c) {
@@ -210,9 +222,16 @@ func (t *turn) advance(c *Cell) {
 			t.finishTurn(c, failedOutcome(r))
 			return
 		}
-		t.publishRefused(c, action)
-		t.ask(c, action.Asks, action.StateUpdates)
+		if !(accounts{c, t.act}).hold(t, &action) {
+			t.take(c, action)
+		}
 	}
+}
+
+// take makes the asks of an action.
+func (t *turn) take(c *Cell, action actor.Action) {
+	t.publishRefused(c, action)
+	t.ask(c, action.Asks, action.StateUpdates)
 }
 
 // Agent code runs only in beginAgent, nextAction and stopAgent. A panic there is

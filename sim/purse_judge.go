@@ -48,7 +48,7 @@ type purseJudge struct {
 	*Simulation
 	spent  map[actor.CallID]int64 // by root
 	byUser map[string]int64
-	begun  map[string]int64 // messages whose turn asked for something or ended well, by user
+	begun  map[string]int64 // messages whose turn asked a model or an agent, by user
 }
 
 // check reads the events of all runs.
@@ -94,9 +94,9 @@ func (j purseJudge) read(tenant string, r *runs.Summary) {
 		j.spent[r.Root] += e.Usage.Total
 		j.byUser[tenant] += e.Usage.Total
 	}
-	switch { // a message that was cancelled while it waited has events of a start as well
+	switch {
 	case j.plan.DayMessages == 0 || !of[runs.UserInput]:
-	case r.Outcome == actor.Succeeded || of[runs.LLMCallStarted] || of[runs.ToolCallCreated] || of[runs.AgentCalledChild]:
+	case of[runs.LLMCallStarted] || of[runs.AgentInvokeStarted] || of[runs.AgentCalledChild]:
 		j.begun[tenant]++
 	case r.Refusal != nil && r.Refusal.Reason == actor.Budget:
 		j.Stats.Audit.NeverOverspent++
@@ -106,7 +106,7 @@ func (j purseJudge) read(tenant string, r *runs.Summary) {
 		j.fail(NeverOverspent, fmt.Sprintf("the models of user %s have taken %d tokens in %d days, at most %d a day allowed", tenant, spent, days, j.plan.DayTokens))
 	}
 	if begun := j.begun[tenant]; j.plan.DayMessages > 0 && begun > days*j.plan.DayMessages {
-		j.fail(NeverOverspent, fmt.Sprintf("%d messages of user %s began in %d days, at most %d a day allowed", begun, tenant, days, j.plan.DayMessages))
+		j.fail(NeverOverspent, fmt.Sprintf("%d messages of user %s asked models or agents in %d days, at most %d a day allowed", begun, tenant, days, j.plan.DayMessages))
 	}
 	if spent := j.spent[r.Root]; j.plan.TreeTokens > 0 && spent > j.plan.TreeTokens {
 		j.fail(NeverOverspent, fmt.Sprintf("the models of the tree of run %s have taken %d tokens, at most %d allowed", r.Root, spent, j.plan.TreeTokens))
