@@ -157,7 +157,7 @@ func (c *Checker) start(e *history.Event) {
 	} else {
 		c.checkQueueOrder(a, r)
 	}
-	r.started, r.unbegun = true, false
+	r.started, r.unbegun = true, r.parked() // the turn of a parked run records nothing
 	r.startedSeq, r.startedAt = c.seq, c.globalNow()
 	a.dequeue(r)
 	c.recordChange(change{kind: turnStarted, run: r})

@@ -38,6 +38,11 @@ func (c *Checker) closeWait(r *run, e *history.Event) {
 // parkedIndex is the index of the wait of a parked run, which belongs to no ask.
 const parkedIndex = 1<<16 - 1
 
+// parked reports whether a run is parked.
+func (r *run) parked() bool {
+	return slices.ContainsFunc(r.waits, func(w *wait) bool { return w.open && w.index == parkedIndex && w.step == 0 })
+}
+
 // markParked opens or closes the wait of a parked run for a person.
 func markParked(c *Checker, r *run, e *history.Event) {
 	place := *e
