@@ -337,7 +337,11 @@ func TestIdleConnectionIsReplaced(t *testing.T) {
 	e := message(id, 1)
 	e.Events = []store.RunEvent{{Run: run, Seq: 1, Body: []byte(`{}`)}}
 	b := batch(t, s, e)
-	if err := s.Append(&b); err != nil {
+	err := s.Append(&b)
+	for lost := (store.Unknown{}); errors.As(err, &lost); { // the server has ended the connection meanwhile
+		err = store.Resume(s, &b)
+	}
+	if err != nil {
 		t.Error(err)
 	}
 }
