@@ -28,7 +28,7 @@ func TestCheckWarnsOfBudgets(t *testing.T) {
 		{"no price for a day", "[budget]\nuser_money_per_day = 1", "model = \"plain\"", []string{"user_money_per_day in [budget] bounds money, and " + noPrice}},
 		{"no such model", "[budget]\ntree_money = 1", "model = \"lost\"", []string{"the configuration has no model lost"}},
 		{"the agent's own", "", "model = \"plain\"\nbudget.money = 0.5", []string{"the budget of the agent bounds money, and " + noPrice}},
-		{"scripted", "[budget]\ntree_money = 1", "model = \"scripted\"", []string{"model scripted has no price", "; bound tokens instead, or choose a model of the configuration"}},
+		{"scripted costs nothing", "[budget]\ntree_money = 1", "model = \"scripted\"", nil},
 		{"as much as the tree", "[budget]\ntree_tokens = 1000\ntree_money = 0.5", "model = \"big\"\nbudget.tokens = 1000\nbudget.money = 0.5", nil},
 		{"more than the tree", "[budget]\ntree_tokens = 1000\ntree_money = 0.5", "model = \"big\"\nbudget.tokens = 1001\nbudget.money = 0.500001",
 			[]string{"budget.tokens: 1001 is more than tree_tokens in [budget], 1000, which bounds", "budget.money: 0.500001 is more than tree_money in [budget], 0.50, which bounds"}},

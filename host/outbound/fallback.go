@@ -61,9 +61,10 @@ func (t turn) pacer() upstream.Pacer {
 // cost returns the most that an answer to a request to the model can cost, whichever of its models answers.
 func (m *model) cost() runtime.ModelCost {
 	most := runtime.ModelCost{Price: m.price, AnswerTokens: int64(m.config.MaxTokens)}
+	most.Price.Known = most.Price.Known || m.name == upstream.ScriptName // it is built in, and costs nothing
 	for _, other := range m.next {
 		p := &most.Price
-		p.Known = p.Known && other.price.Known
+		p.Known = p.Known && (other.price.Known || other.name == upstream.ScriptName)
 		p.Input, p.CachedInput, p.Output = max(p.Input, other.price.Input), max(p.CachedInput, other.price.CachedInput), max(p.Output, other.price.Output)
 		most.AnswerTokens = max(cmp.Or(most.AnswerTokens, runtime.AnswerTokensDefault), cmp.Or(int64(other.config.MaxTokens), runtime.AnswerTokensDefault))
 	}

@@ -209,6 +209,9 @@ func TestCostOfModelCoversItsFallbacks(t *testing.T) {
 	models["d"] = Model{URL: "http://d.example/v1", Fallback: []string{upstream.ScriptName}}
 	w := newFixture(t, Config{Models: models}, nil)
 	costs := w.Costs()
+	if built := costs[upstream.ScriptName].Price; built != (upstream.Price{Known: true}) {
+		t.Errorf("the built-in model costs %+v", built)
+	}
 	if a := costs["a"]; !a.Price.Known || a.Price.Worst(1, 0) != 3000 || a.Price.Worst(0, 1) != 3000 || a.AnswerTokens != 4096 {
 		t.Errorf("%+v", a)
 	}

@@ -5,7 +5,6 @@ package service
 import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/outbound"
-	"github.com/troupe-run/troupe/upstream"
 )
 
 // CheckBudgets adds a warning for each agent whose model has no price although a budget of money bounds its runs. It adds
@@ -28,11 +27,7 @@ func (f *AgentFiles) CheckBudgets(tree, day *actor.Purse, ask bool, models map[s
 			bound = "user_money_per_day in [budget]"
 		}
 		if model := a.Spec.Model; bound != "" && a.Spec.HasModel() && !hasPrice(model, models) {
-			remedy := "set price_input and price_output in [models." + model + "]"
-			if model == upstream.ScriptName {
-				remedy = "bound tokens instead, or choose a model of the configuration"
-			}
-			f.warn(a.Path, "model", "%s bounds money, and model %s has no price, so each request to it %s; %s", bound, model, effect, remedy)
+			f.warn(a.Path, "model", "%s bounds money, and model %s has no price, so each request to it %s; set price_input and price_output in [models.%[2]s]", bound, model, effect)
 		}
 		for _, limit := range []struct {
 			name  string
@@ -56,9 +51,10 @@ func (f *AgentFiles) CheckBudgets(tree, day *actor.Purse, ask bool, models map[s
 
 func limitsMoney(p *actor.Purse) bool { return p != nil && p.Micros != actor.NoLimit }
 
-// hasPrice reports whether a model has a price; true for one that the configuration does not have, which is reported elsewhere.
+// hasPrice reports whether a model has a price; true for one that the configuration does not have: it is built in and costs
+// nothing, or does not exist, which is reported elsewhere.
 func hasPrice(name string, models map[string]outbound.Model) bool {
 	m, ok := models[name]
 	price, err := m.Price()
-	return !ok && name != upstream.ScriptName || err != nil || price.Known
+	return !ok || err != nil || price.Known
 }
