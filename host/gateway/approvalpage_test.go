@@ -81,6 +81,42 @@ func TestApprovalOfColleaguesHasNoButtons(t *testing.T) {
 	}
 }
 
+// The chat page shows how an approval of a called agent ended, of which the server sends no decision, live and after a reload.
+func TestDecisionAboutACalledAgentOnThePage(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	const hint, ended, shown = "You can write meanwhile", "Ended with the run", `,"decided_by":"bob","reason":"asked Anna"`
+	const own = `{"type":"approval_required","approval_id":"a","tool_name":"refund","args_summary":"5","child_run_id":"c"},`
+	const customers = `{"type":"approval_required","approval_id":"a"},`
+	const resumed = `{"type":"state","state":"RUNNING","run_state":"RUNNING","detail":{"approval_id":"a"}}`
+	const failed = `{"type":"error","code":"approval_rejected","message":"no"}`
+	const other = `{"type":"state","state":"WAITING_APPROVAL","run_state":"PAUSED_WAITING_APPROVAL","detail":{"approval_id":"b"}}`
+	for name, c := range map[string]struct{ status, messages, want, hides string }{
+		"approved":               {`"APPROVED"` + shown, own + resumed, "Approved by bob: asked Anna", "Reason"},
+		"a customer's":           {`"APPROVED"` + shown, customers + resumed + `,{"type":"done"}`, "Approved", "bob"},
+		"a customer's, rejected": {`"REJECTED"` + shown, customers + resumed + `,` + failed, "Rejected", hint},
+		"at the end":             {`"REJECTED"` + shown, customers + failed, "Rejected", ended},
+		"expired":                {`"EXPIRED"`, customers + failed, "Expired", ended},
+		"one of two":             {`"APPROVED"`, customers + `{"type":"state","state":"WAITING_APPROVAL","run_state":"PAUSED_WAITING_APPROVAL","detail":{"approval_id":"a"}}`, "Approved", hint},
+		"another":                {`"PENDING"`, customers + other, hint, ended},
+		"not decided":            {`"PENDING"`, customers + failed, ended, hint},
+	} {
+		for _, past := range []string{"", "past"} {
+			command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+servedModule(t, "run.js"), past)
+			command.Stdin = strings.NewReader(`[{"status":` + c.status + `,"may_decide":false,"args":{}},` + c.messages + `]`)
+			out, err := command.Output()
+			if err != nil {
+				t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+			}
+			if text := string(out); !strings.Contains(text, c.want) || strings.Contains(text, c.hides) {
+				t.Errorf("%s %s: %s, want %q and not %q", name, past, text, c.want, c.hides)
+			}
+		}
+	}
+}
+
 // The inbox shows a question of a client tool with what is asked and of whom, without a button, and how it ended.
 func TestQuestionInTheInbox(t *testing.T) {
 	node, err := exec.LookPath("node")

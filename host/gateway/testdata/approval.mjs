@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows an approval and a question with the module of the chat page: node approval.mjs MODULE <messages >text, both JSON.
-// The answer of the server to the page is the first message.
+// Shows an approval and a question with the module of the chat page: node approval.mjs MODULE [past] <messages >text, both JSON.
+// The answer of the server to the page is the first message. With past they are read, not new.
 import { readFileSync } from "node:fs";
 
 class Recorded {
@@ -27,8 +27,8 @@ class Recorded {
   querySelector(selector) {
     return this.all().find((e) => `.${e.class}`.startsWith(selector)) ?? new Recorded();
   }
-  querySelectorAll() {
-    return [];
+  querySelectorAll(selectors) {
+    return this.all().filter((e) => selectors.split(", ").some((s) => (e.class ?? "").split(" ").includes(s.slice(1))));
   }
   all() {
     return [this, ...this.children.flatMap((c) => (c instanceof Recorded ? c.all() : []))];
@@ -50,7 +50,7 @@ globalThis.fetch = async () => new Response(JSON.stringify(messages[0]));
 
 const { RunView } = await import(process.argv[2]);
 const view = new RunView("run", "session", { change() {}, grown() {}, send() {} });
-for (const m of messages) view.handle(m, true);
+for (const m of messages) view.handle(m, process.argv[3] !== "past");
 for (let turn = 0; turn < 10; turn++) {
   await new Promise(setImmediate); // the server has answered
   for (const card of [...view.cards.values()]) await card.show?.();

@@ -33,6 +33,9 @@ async function readMessage(run) {
 
 const budgetTitle = (m) => `Raise the budget for ${m.tool_name}?`;
 
+// Decisions about approvals of called agents are read one after the other: a long conversation may have many.
+let readings = Promise.resolve();
+
 const readApproval = (m) => request("GET", `/v1/approvals/${encodeURIComponent(m.approval_id)}`);
 
 // left returns the time until a deadline as text.
@@ -65,7 +68,7 @@ export class RunView {
   }
 
   get waits() {
-    return [...this.cards.values()].some((c) => c.open && !c.others);
+    return [...this.cards.values()].some((c) => c.open && !c.others && !c.settling);
   }
 
   setAgent(agent) {
@@ -189,6 +192,8 @@ export class RunView {
         break;
     }
     if (d.decision) this.decided(d);
+    else if (m.run_state && m.run_state !== "PAUSED_WAITING_APPROVAL") this.settleAll();
+    else if (d.approval_id) this.settle(d.approval_id);
     // The request of a client tool is no message of the session, so a page that comes later sees its end only.
     if (d.tool_call_id && d.tool_name && d.status && !this.cards.has(d.tool_call_id)) this.activity(d.tool_call_id, "tool", d.tool_name);
     const call = this.calls.get(d.tool_call_id ?? d.child_run_id);
@@ -228,7 +233,7 @@ export class RunView {
     this.closeSegment();
     const head = el("div", { class: "card-head" }, el("strong", { text: title }), el("span", { class: "card-note muted small" }));
     const root = el("div", { class: `card ${kind}`, role: "group", "aria-label": title }, head, ...content);
-    const card = { root, open: true, note: head.querySelector(".card-note") };
+    const card = { kind, root, open: true, note: head.querySelector(".card-note") };
     card.rename = (text) => {
       title = visible(text);
       head.querySelector("strong").textContent = title;
@@ -236,7 +241,7 @@ export class RunView {
     };
     card.finish = (text, ok) => {
       card.open = false;
-      for (const part of root.querySelectorAll(".card-form")) part.remove();
+      for (const part of root.querySelectorAll(".card-form, .card-hint")) part.remove();
       for (const part of root.querySelectorAll("details")) {
         part.open = false;
         part.firstChild.textContent = "Arguments";
@@ -331,8 +336,8 @@ export class RunView {
   // approvalOfOthers shows that somebody else decides. A customer is told about what only if it decides itself,
   // which the server says on request.
   approvalOfOthers(m, live, ask) {
-    const card = this.card(m.approval_id, "A colleague has been asked", "approval", el("p", { class: "card-text", text: "The answer goes on once they have decided. You can write meanwhile." }));
-    Object.assign(card, { others: true, until: m.expires_ts, tick: () => {}, refused: () => {}, show: () => {} });
+    const card = this.card(m.approval_id, "A colleague has been asked", "approval", el("p", { class: "card-text card-hint", text: "The answer goes on once they have decided. You can write meanwhile." }));
+    Object.assign(card, { others: true, nameless: ask, until: m.expires_ts, tick: () => {}, refused: () => {}, show: () => {} });
     card.show = async () => {
       if (!ask || !card.open) return;
       ask = false;
@@ -346,6 +351,25 @@ export class RunView {
     if (live) card.show();
     this.phaseText.textContent = "Waiting for a colleague";
     if (live) announce("A colleague has been asked");
+  }
+
+  // settleAll settles the approvals of a run that waits for none.
+  settleAll() {
+    for (const [id, card] of this.cards) if (card.kind === "approval") this.settle(id);
+  }
+
+  // settle reads how the approval of an open card ended: no message has the decision about one of a called agent.
+  settle(id) {
+    const card = this.cards.get(id);
+    if (!card?.open || card.settling) return;
+    card.settling = true;
+    readings = readings.then(async () => {
+      const found = await readApproval({ approval_id: id }).catch(() => null);
+      card.settling = false;
+      if (found?.status && found.status !== "PENDING") this.decided({ approval_id: id, decision: found.status, ...(card.nameless ? {} : { by: found.decided_by, reason: found.reason }) });
+      else if (this.open) this.actions.change();
+      else for (const c of this.cards.values()) if (c.open && !c.settling) c.finish("Ended with the run", false);
+    });
   }
 
   decided(d) {
@@ -478,7 +502,8 @@ export class RunView {
     this.open = false;
     this.parked?.remove();
     this.phase.remove();
-    for (const card of this.cards.values()) if (card.open) card.finish("Ended with the run", false);
+    this.settleAll();
+    for (const card of this.cards.values()) if (card.open && card.kind !== "approval") card.finish("Ended with the run", false);
     for (const row of this.calls.values()) if (row.dataset.state === "open") row.dataset.state = "ok";
     this.actions.grown();
   }
