@@ -233,18 +233,35 @@ func TestFrequentWordsAreNotCompared(t *testing.T) {
 	x := newScope(t).index
 	x.postings = map[string][]posting{"the": make([]posting, nearFactsMax), "customer": make([]posting, nearFactsMax-1), "graz": make([]posting, 1), "rare": make([]posting, 1)}
 	for text, want := range map[string]string{
-		"graz rare the customer":         "[graz rare]",     // of 4 words 3 are common, so one of the 2 rarest is
-		"graz the customer":              "[graz customer]", // one of 2
-		"graz the customer new":          "[graz]",          // no fact has the word new
-		"the customer":                   "[customer]",      // both, of 1 of them
-		"the":                            "[the]",
-		"graz rare the customer new old": "[graz]", // one of 3, of which 2 are in no fact
+		"graz rare the customer new": "[graz rare]",
+		"graz the customer":          "[graz customer]",
+		"the":                        "[the]",
+		"new":                        "[]",
 	} {
 		words := Words(text)
 		slices.Sort(words)
-		if got := fmt.Sprint(x.deciding(words)); got != want {
+		if got := fmt.Sprint(x.compared(words)); got != want {
 			t.Errorf("%s: got %s, want %s", text, got, want)
 		}
+	}
+}
+
+// TestNearFactIsFoundAmongMany checks that facts with a rarer common word do not hide one that says nearly the same.
+func TestNearFactIsFoundAmongMany(t *testing.T) {
+	s := newScope(t)
+	create := func(format string, n int) {
+		for i := range n {
+			if _, r := s.create(fmt.Sprint(format, i), strings.ReplaceAll(format, "%", fmt.Sprint(i))); r != nil {
+				t.Fatal(r)
+			}
+		}
+	}
+	create("dog eel fox pad% qad% rad%", 30)
+	create("cat dog eel fox", 1)
+	create("ant bee cat only%", 25)
+	near := s.index.Near(&Change{Entity: "other", Content: "ant bee cat dog eel fox"})
+	if len(near) != 1 || near[0].Content != "cat dog eel fox" {
+		t.Errorf("near %v", near)
 	}
 }
 

@@ -18,7 +18,8 @@ const (
 	queryWordsMax = 16 // words of a query that are searched: the rarest ones
 	nearMax       = 5
 	nearAtLeast   = 0.6    // share of common words
-	nearFactsMax  = 20_000 // facts with a common word that are compared
+	nearFactsMax  = 20_000 // facts with a common word that are compared, each counted for each such word
+	nearRanked    = 50     // facts of which the shares are computed: those that score best
 )
 
 // Hit is a fact that a search has found.
@@ -104,13 +105,9 @@ type Near struct {
 	Share   float64 `json:"share"` // of common words, up to 1
 }
 
-// deciding returns the rarest of some different words, of which a fact that says nearly the same has at least one. It
-// omits the most frequent ones if too many facts have them.
-func (x *Index) deciding(words []string) []string {
+// compared returns the words by which facts are compared with a text: the rarest ones, until too many facts have them.
+func (x *Index) compared(words []string) []string {
 	known := x.rarest(words, len(words))
-	common := int(math.Ceil(nearAtLeast*float64(len(words)) - 1e-9)) // words that such a fact has at least
-	n := len(words) - common + 1
-	known = known[:max(0, n-(len(words)-len(known)))] // no fact has the other ones
 	for i, facts := 0, 0; i < len(known); i++ {
 		if facts += len(x.postings[known[i]]); facts > nearFactsMax {
 			return known[:i]
@@ -127,7 +124,7 @@ func (x *Index) Near(c *Change) []Near {
 	slices.Sort(words)
 	words = slices.Compact(words)
 	var all []Near
-	for _, hit := range x.rank(x.deciding(words), false, 4*nearMax) {
+	for _, hit := range x.rank(x.compared(words), false, nearRanked) {
 		if hit.Fact.ID == id && Key(hit.Entity) == own {
 			continue
 		}
