@@ -3,11 +3,10 @@
 package upstream
 
 import (
+	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -25,50 +24,43 @@ type BatchCall struct {
 // BatchBody returns the body of a request that performs calls.
 func BatchBody(calls []BatchCall) []byte { return invariant.Must(json.Marshal(calls)) }
 
-// batchResult is an element of the response to a batch.
-type batchResult struct {
-	ID     jsontext.Value `json:"id"`
-	Result jsontext.Value `json:"result"`
-	Error  jsontext.Value `json:"error"`
-}
-
 // BatchAnswers returns the answer of each call from the result of their request, which has been performed. The
 // results are a list, or the member results of an object. Each names its call by the ID and has a result or an
-// error. If none names a call, they are the results themselves in the order of the calls. The warnings are those of
-// the result, which may be the head of a longer one.
+// error. If none has an ID, they belong to the calls in their order. A result that was cut, as its warnings say, is
+// the head of a list, whose complete elements count.
 func (t HTTPTool) BatchAnswers(calls []BatchCall, result *actor.Part, warnings []string) []actor.Answer {
-	elements, err := batchElements(result.Bytes)
-	if err != nil && len(warnings) > 0 {
-		err = errors.New(strings.Join(warnings, "; "))
-	}
-	answers := make([]actor.Answer, len(calls))
-	byID, named := map[string]batchResult{}, false
-	for _, e := range elements {
-		var one batchResult
-		if e.Kind() != '{' || json.Unmarshal(e, &one) != nil {
+	elements, err := batchElements(result.Bytes, len(warnings) > 0)
+	byID, named := map[string]*batchResult{}, false
+	for i := range elements {
+		one := &elements[i]
+		if one.ID == nil {
 			continue
 		}
-		id, _ := plainText(one.ID)
-		if _, again := byID[id]; !again {
-			byID[id] = one
+		named = true
+		if _, again := byID[*one.ID]; !again {
+			byID[*one.ID] = one
 		}
-		named = named || slices.ContainsFunc(calls, func(c BatchCall) bool { return c.ID == id })
 	}
-	if err == nil && !named && len(elements) != len(calls) {
-		err = fmt.Errorf("a list of %d results without the id of a call", len(elements))
+	if err == nil && !named && len(elements) != len(calls) && len(warnings) == 0 {
+		err = fmt.Errorf("a list of %d results without ids", len(elements))
 	}
+	answers := make([]actor.Answer, len(calls))
 	for i := range calls {
-		switch one, ok := byID[calls[i].ID]; {
+		one := byID[calls[i].ID]
+		if !named && err == nil && i < len(elements) {
+			one = &elements[i]
+		}
+		switch {
+		case one != nil && one.failed():
+			answers[i].Refusal = actor.Refuse(actor.Rejected, "tool %s answers: %s", t.Name, actor.FitText(cmp.Or(errorText(one.Error, errorDepthMax), string(one.Error)), statusQuoteMax))
+		case one != nil:
+			answers[i] = jsonAnswer(one.Result)
 		case err != nil:
 			answers[i].Refusal = t.noResult("answers with %v, want a list of %d results, each with the id of its call", err, len(calls))
-		case !named:
-			answers[i] = jsonAnswer(elements[i])
-		case !ok:
-			answers[i].Refusal = t.noResult("answers without a result for this call of %d", len(calls))
-		case len(one.Error) > 0 && one.Error.Kind() != 'n':
-			answers[i].Refusal = actor.Refuse(actor.Rejected, "tool %s answers: %s", t.Name, actor.FitText(cmp.Or(errorText(one.Error, errorDepthMax), string(one.Error)), statusQuoteMax))
+		case len(warnings) > 0:
+			answers[i].Refusal = t.noResult("has cut the result of this call: all results of a request have at most %d bytes", ToolResultBytesMax)
 		default:
-			answers[i] = jsonAnswer(one.Result)
+			answers[i].Refusal = t.noResult("answers without a result for this call of %d", len(calls))
 		}
 	}
 	return answers
@@ -76,29 +68,78 @@ func (t HTTPTool) BatchAnswers(calls []BatchCall, result *actor.Part, warnings [
 
 // noResult returns the refusal of a call whose request was answered without its result.
 func (t HTTPTool) noResult(format string, args ...any) *actor.Refusal {
-	r := actor.Refuse(actor.Unavailable, "tool %s %s", t.Name, fmt.Sprintf(format, args...))
-	if !t.Idempotent {
-		r.Detail += "; it may have been performed"
+	reason := actor.Unavailable
+	if !t.Idempotent { // it may have been performed
+		reason = actor.Unknown
+	}
+	return actor.Refuse(reason, "tool %s %s", t.Name, fmt.Sprintf(format, args...))
+}
+
+// batchResult is an element of the response to a batch.
+type batchResult struct {
+	ID            *string // nil: it has none
+	Result, Error jsontext.Value
+}
+
+// failed reports whether the element has an error. Many servers write an empty one beside each result.
+func (r *batchResult) failed() bool {
+	switch text := string(r.Error); text {
+	case "", "null", "false", "0", `""`, "{}", "[]":
+		return false
+	}
+	return true
+}
+
+// readBatchResult reads an element. One that has none of the members is the result itself.
+func readBatchResult(value jsontext.Value) batchResult {
+	var members map[string]jsontext.Value
+	if value.Kind() != '{' || json.Unmarshal(value, &members) != nil {
+		return batchResult{Result: value}
+	}
+	r := batchResult{Result: members["result"], Error: members["error"]}
+	if id, ok := members["id"]; ok {
+		text, _ := plainText(id)
+		r.ID = &text
+	}
+	if r.ID == nil && r.Result == nil && !r.failed() {
+		r.Result = value
 	}
 	return r
 }
 
-// batchElements returns the elements of a response to a batch.
-func batchElements(b []byte) (elements []jsontext.Value, err error) {
-	value, err := StrictJSON(b)
-	if err != nil {
-		return nil, fmt.Errorf("what is no JSON (%.80q)", b)
-	}
-	if jsontext.Value(value).Kind() == '{' {
-		var wrapped struct {
-			Results jsontext.Value `json:"results"`
-		}
-		if json.Unmarshal(value, &wrapped) == nil && wrapped.Results.Kind() == '[' {
-			value = wrapped.Results
+// batchElements returns the elements of a response to a batch, or those that are complete in its head.
+func batchElements(b []byte, head bool) (elements []batchResult, err error) {
+	value := b
+	if !head {
+		if value, err = StrictJSON(b); err != nil {
+			return nil, fmt.Errorf("what is no JSON (%.80q)", b)
 		}
 	}
-	if json.Unmarshal(value, &elements) != nil || elements == nil {
+	d := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if d.PeekKind() == '{' { // the list is its member results
+		_, _ = d.ReadToken()
+		for d.PeekKind() == '"' {
+			name, err := d.ReadToken()
+			if err != nil || name.String() == "results" {
+				break
+			}
+			if d.SkipValue() != nil {
+				break
+			}
+		}
+	}
+	if d.PeekKind() != '[' {
 		return nil, fmt.Errorf("%.80s", value)
+	}
+	_, _ = d.ReadToken()
+	for d.PeekKind() != ']' {
+		element, err := d.ReadValue()
+		if err != nil {
+			break
+		}
+		if strict, err := StrictJSON(element); err == nil {
+			elements = append(elements, readBatchResult(slices.Clone(strict)))
+		}
 	}
 	return elements, nil
 }
