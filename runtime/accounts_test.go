@@ -561,6 +561,11 @@ func TestOnlySpendingDraws(t *testing.T) {
 			if draws > 1 || draws == 1 != (c.draws || durable) {
 				t.Errorf("%s: %d draws", c.name, draws)
 			}
+			for _, e := range n.external {
+				if op, ok := e.effect.Op.(Model); ok && op.Volatile == durable {
+					t.Errorf("%s: the request says volatile %v", c.name, op.Volatile)
+				}
+			}
 		}
 	}
 }

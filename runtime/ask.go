@@ -292,7 +292,7 @@ func (t *turn) perform(c *Cell, i int) {
 	case actor.AskWork:
 		e.Op = Work{Name: out.Name, Func: t.rawAsks[i].Work, Left: left}
 	case actor.AskModel:
-		e.Op = Model{Name: out.Name, AnswerTokens: answerBound(a), Body: t.rawAsks[i].Body, Tools: c.callTools(t.def), Call: t.run.Call, Left: left}
+		e.Op = Model{Name: out.Name, AnswerTokens: answerBound(a), Body: t.rawAsks[i].Body, Tools: c.callTools(t.def), Call: t.run.Call, Volatile: !t.act.durable, Left: left}
 	case actor.AskInvoke:
 		t.sends[i].due = a.Clock.Due()
 		t.sends[i].target = targets{c, t}.of(out)

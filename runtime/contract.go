@@ -203,6 +203,7 @@ type (
 		// AnswerTokens is the maximum of tokens of an answer whose prompt and model name none; 0: any number.
 		AnswerTokens int64
 		Call         actor.Call // originating call
+		Volatile     bool       // nothing is written down of its run
 		Left         actor.Duration
 	}
 	// Invoke has an external agent handle the call. The answer MUST have one part,

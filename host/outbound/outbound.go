@@ -150,6 +150,9 @@ func (o *Outbound) Models() []string { return slices.Sorted(maps.Keys(o.models))
 // Model sends a prompt to a model and returns its completion. It calls onPiece
 // with each piece of the answer as the piece arrives.
 func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(actor.Piece)) actor.Answer {
+	if op.Volatile {
+		return o.model(ctx, op, onPiece, nil)
+	}
 	x, end := o.record(op.Name, op.Call.To, op.Call.ID)
 	if end == nil {
 		return o.model(ctx, op, onPiece, nil)

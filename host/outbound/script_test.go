@@ -16,6 +16,20 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
+// Requests of runs of which nothing is written down are not recorded.
+func TestVolatileRunsAreNotRecorded(t *testing.T) {
+	recorded := 0
+	o := newOutbound(t, Config{Record: func(actor.ID, actor.CallID) func(*Recorded) { return func(*Recorded) { recorded++ } }}, &logBuffer{})
+	defer o.Close()
+	for volatile, want := range map[bool]int{true: 0, false: 1} {
+		recorded = 0
+		a := o.Model(t.Context(), runtime.Model{Name: upstream.ScriptName, Body: promptOf("say hi"), Volatile: volatile, Left: testTimeout}, func(actor.Piece) {})
+		if a.Refusal != nil || recorded != want {
+			t.Errorf("volatile %v: %d records, %v", volatile, recorded, a.Refusal)
+		}
+	}
+}
+
 func TestScriptedModelStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutbound(t, Config{}, &logBuffer{})

@@ -468,6 +468,9 @@ func (s *Store) settleFile(f *file, tenant string) {
 	}
 	switch {
 	case len(gone) == len(f.runs):
+		if f.torn && len(f.runs) == 0 {
+			s.Logger.Error("recorded prompts cannot be read, and are removed", "file", f.path)
+		}
 		if deleted && len(gone) > 0 && !f.gone { // the process was killed before Forget
 			s.noteDeleted(f.of.prefix, f.changed)
 		}
