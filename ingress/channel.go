@@ -103,9 +103,15 @@ func (m *ChannelMessage) forCustomer() {
 		m.State, m.Detail = StateRunning, nil
 	}
 	if d, ok := m.Detail.(*detail); ok {
-		m.Detail = &detail{Approval: d.Approval, Decision: d.Decision, ToolCall: d.ToolCall, Status: d.Status, Until: d.Until, Attempt: d.Attempt, Void: d.Void}
+		shown := detail{Approval: d.Approval, Decision: d.Decision, Until: d.Until, Attempt: d.Attempt, Void: d.Void}
+		if d.device { // a device of the user was asked
+			shown.ToolCall, shown.Status = d.ToolCall, d.Status
+		}
 		if m.State != StateParked { // else it is the agent's own
-			m.Detail.(*detail).Text = d.Text
+			shown.Text = d.Text
+		}
+		if m.Detail = &shown; shown == (detail{}) {
+			m.Detail = nil
 		}
 	}
 	switch m.Type {
@@ -179,6 +185,7 @@ type channelRun struct {
 	waiting bool              // for a signal
 	parked  bool              // until a person retries it
 	device  []ChannelMessage  // in a replay: requests to devices; live, the devices are asked
+	asked   []string          // open calls that devices perform
 }
 
 // pendingApproval is an approval that waits below a run.
@@ -298,6 +305,7 @@ type detail struct {
 	Attempt  uint32 `json:"attempt,omitzero"`
 	Void     int    `json:"void_deltas,omitzero"`
 	Text     string `json:"text,omitzero"`
+	device   bool   // the tool call is performed by a device of the user
 }
 
 // state returns a state message of a run.
@@ -348,6 +356,9 @@ func (c *Channel) mapEvent(r *channelRun, e *runs.Event) []ChannelMessage {
 		r.usage = r.usage.Add(e.Usage)
 		return r.resumed(&detail{Agent: e.Actor.Agent, Child: e.Child.String(), Status: e.Status.String(), Code: codeOf(e.Refusal)})
 	case runs.ToolCallCreated:
+		if e.Kind == runs.KindClient {
+			r.asked = append(r.asked, toolCallOf(e))
+		}
 		switch {
 		case e.Kind == runs.KindClient && c.replay:
 			r.device = append(r.device, ChannelMessage{Type: ChannelToolRequest, ToolCall: toolCallOf(e), Tool: e.Name, Args: argsOf(e.Text)})
@@ -361,7 +372,11 @@ func (c *Channel) mapEvent(r *channelRun, e *runs.Event) []ChannelMessage {
 		}
 	case runs.ToolResult:
 		if e.Name != "" {
-			return r.resumed(&detail{ToolCall: toolCallOf(e), Tool: e.Name, Status: e.Status.String(), Code: codeOf(e.Refusal)})
+			d := &detail{ToolCall: toolCallOf(e), Tool: e.Name, Status: e.Status.String(), Code: codeOf(e.Refusal)}
+			if i := slices.Index(r.asked, d.ToolCall); i >= 0 {
+				r.asked, d.device = slices.Delete(r.asked, i, i+1), true
+			}
+			return r.resumed(d)
 		}
 	case runs.ApprovalRequired:
 		return r.approvalRequired(e)

@@ -101,6 +101,29 @@ func TestChannelHidesRecords(t *testing.T) {
 	}
 }
 
+// A customer learns the end of a call that a device of the user performs, and of no other call.
+func TestCustomerCountsNoToolCalls(t *testing.T) {
+	for _, replay := range []bool{false, true} {
+		channel, run := NewChannel("s1", replay), testRun(1)
+		var got []string
+		for i, e := range []runs.Event{{Type: runs.UserInput, Actor: actor.NewID("desk", "s1")},
+			{Type: runs.ToolCallCreated, Kind: runs.KindTool, Step: 1, Name: "pay"}, {Type: runs.ToolCallCreated, Kind: runs.KindClient, Step: 1, Index: 1, Name: "user.ask"},
+			{Type: runs.ToolResult, Step: 1, Name: "pay", Status: actor.Failed}, {Type: runs.ToolResult, Step: 1, Index: 1, Name: "user.ask", Status: actor.Succeeded},
+			{Type: runs.AgentCalledChild, Child: testRun(2), Actor: actor.NewID("buyer", "s1")}, {Type: runs.AgentChildDone, Child: testRun(2), Actor: actor.NewID("buyer", "s1"), Status: actor.Failed}} {
+			e.Run, e.Seq = run, uint64(i+1)
+			for _, m := range channel.Map(&e, "") {
+				if m.forCustomer(); m.Type == ChannelState {
+					got = append(got, m.State+" "+string(detailValue(m.Detail)))
+				}
+			}
+		}
+		asked := `RUNNING {"tool_call_id":"` + runs.ToolCallID{Run: run, Step: 1, Index: 1}.String() + `","status":"` + actor.Succeeded.String() + `"}`
+		if want := []string{"RUNNING ", "RUNNING ", asked, "RUNNING ", "RUNNING "}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // The runs of detached calls have messages if the channel shows them, and never those of other calls.
 func TestChannelShowsDetachedRuns(t *testing.T) {
 	for _, c := range []struct {

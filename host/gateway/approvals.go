@@ -223,8 +223,9 @@ func (s approvalRoutes) find(ctx *fasthttp.RequestCtx, by *caller) (found comman
 	return found, nil
 }
 
-// respondApproval answers with an approval. It says whether the caller may decide, and what about if shown.
-func respondApproval(ctx *fasthttp.RequestCtx, found *command.ToolCall, may, shown bool) {
+// respondApproval answers with an approval. It says whether the caller may decide, and what about if shown. To a
+// customer it is one of the run that the customer began, whatever run below it makes the call.
+func respondApproval(ctx *fasthttp.RequestCtx, by *caller, found *command.ToolCall, may, shown bool) {
 	c, a := &found.Call, found.Call.Approval
 	v := newApprovalView(c.ID, found.Owner.Actor)
 	v.Status, v.Tool, v.Args, v.Summary = a.Status.String(), c.Name, ingress.ToolValue(c.Args), a.Summary
@@ -235,6 +236,9 @@ func respondApproval(ctx *fasthttp.RequestCtx, found *command.ToolCall, may, sho
 		v.Tool, v.Args, v.Summary = "", nil, ""
 	}
 	v.Root, v.Principal = found.Owner.Root.String(), found.Principal
+	if by.chats() {
+		v.Run = v.Root
+	}
 	v.Created, v.Expires, v.Decided, v.By, v.Reason = runs.FormatTime(a.Created), runs.FormatTime(a.Until), formatOptional(a.Decided), a.By, a.Reason
 	respondJSON(ctx, http.StatusOK, v)
 }
@@ -258,7 +262,7 @@ func (s approvalRoutes) getApproval(ctx *fasthttp.RequestCtx) {
 			return
 		}
 	}
-	respondApproval(ctx, &found, may, may || !by.chats())
+	respondApproval(ctx, &by, &found, may, may || !by.chats())
 }
 
 // decideApproval approves or rejects a tool call that waits. The first decision counts.
@@ -283,7 +287,7 @@ func (s approvalRoutes) decideApproval(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	if perform(s.Server, ctx, client.Timeout, func(ctx context.Context) error { return decider.Decide(ctx, &found, decision, r) }) {
-		respondApproval(ctx, &found, false, true)
+		respondApproval(ctx, &by, &found, false, true)
 	}
 }
 

@@ -157,11 +157,12 @@ func TestCustomerDecidesBelowItsRun(t *testing.T) {
 				}
 				id, may := list.Approvals[0].ID, approver == "requester"
 				var shown struct {
+					Run  string         `json:"run_id"`
 					May  bool           `json:"may_decide"`
 					Tool string         `json:"tool_name"`
 					Args map[string]any `json:"args"`
 				}
-				if status := d.doJSON(&shown, "GET", "/v1/approvals/"+id, "", bearer...); status != 200 || shown.May != may || may && (shown.Tool != approver || shown.Args["cents"] != 5.0) || name == "token" && !may && shown.Tool != "" {
+				if status := d.doJSON(&shown, "GET", "/v1/approvals/"+id, "", bearer...); status != 200 || name == "token" && shown.Run != run.ID || shown.May != may || may && (shown.Tool != approver || shown.Args["cents"] != 5.0) || name == "token" && !may && shown.Tool != "" {
 					t.Errorf("%s: %d %+v", what, status, shown)
 				}
 				if face == "HTTP" {

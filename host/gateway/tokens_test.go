@@ -311,7 +311,7 @@ func TestCustomerSeesNoMechanism(t *testing.T) {
 			see("the channel", text)
 		}
 		for name := range m.Detail {
-			if slices.Contains([]string{"tool_name", "agent_id", "child_run_id", "by"}, name) {
+			if slices.Contains([]string{"tool_name", "tool_call_id", "status", "agent_id", "child_run_id", "by"}, name) {
 				t.Errorf("the channel shows the detail %s: %+v", name, m)
 			}
 		}
