@@ -46,8 +46,7 @@ func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	if tree {
-		by := callerOf(ctx)
+	if by := callerOf(ctx); tree && !by.chats() { // a customer sees its run alone
 		s.scan(ctx, func(reading context.Context) func() {
 			body, err := s.appendTree(reading, by, id)
 			if err != nil {

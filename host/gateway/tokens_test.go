@@ -318,6 +318,35 @@ func TestCustomerSeesNoMechanism(t *testing.T) {
 	}
 }
 
+// The tree of a run is to a customer the run alone: what it may not read alone it does not find in a tree.
+func TestCustomerSeesNoTree(t *testing.T) {
+	d, operator := tokenGateway(t)
+	begin := func(agent string, headers ...string) string {
+		var run messageResponse
+		if status := d.doJSON(&run, "POST", "/v1/agents/"+agent+"/messages", `{"content":"x","session_id":"s-`+agent+`"}`, headers...); status != 200 {
+			t.Fatalf("%s: %d", agent, status)
+		}
+		return run.Run
+	}
+	bearer := []string{"Authorization", "Bearer " + d.issue(operator, `{"user":"alice","agents":["front"]}`)}
+	own, foreign := begin("front", bearer...), begin("helper", "Authorization", "Bearer "+d.createLimitedKey(`{"user":"alice"}`))
+	var all struct {
+		Runs []struct {
+			Run string `json:"run_id"`
+		} `json:"runs"`
+	}
+	if d.doJSON(&all, "GET", "/v1/runs/"+own+"?tree=1&user=alice", "", "Authorization", "Bearer "+d.createLimitedKey(`{"scopes":["read","operator"]}`)); len(all.Runs) != 2 {
+		t.Fatalf("%+v", all)
+	}
+	for run, want := range map[string]int{own: 200, all.Runs[1].Run: 404, foreign: 404, "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55": 404, "x": 400} {
+		status, _, alone := d.do("GET", "/v1/runs/"+run, "", bearer...)
+		inTree, _, answer := d.do("GET", "/v1/runs/"+run+"?tree=1", "", bearer...)
+		if status != want || inTree != want || alone != answer || !strings.Contains(answer, run) {
+			t.Errorf("%s: %d %s, and with tree=1 %d %s; want %d", run, status, alone, inTree, answer, want)
+		}
+	}
+}
+
 // A customer sees that a turn begins for the outcome of a call to another agent, and not the outcome.
 func TestCustomerSeesNoOutcomeOfOthers(t *testing.T) {
 	d, operator := tokenGateway(t)
