@@ -128,6 +128,8 @@ func TestChannelShowsOwnTrees(t *testing.T) {
 	}
 }
 
+const decidesElsewhere = "a colleague of those who serve the chat decides about this, not its user"
+
 // The tree of a run is of the agent at its root: a customer decides below its own run, whatever agent has
 // made the call.
 func TestCustomerDecidesBelowItsRun(t *testing.T) {
@@ -166,8 +168,12 @@ func TestCustomerDecidesBelowItsRun(t *testing.T) {
 					t.Errorf("%s: %d %+v", what, status, shown)
 				}
 				if face == "HTTP" {
-					if status, _, answer := d.do("POST", "/v1/approvals/"+id+":decide", approve, bearer...); (status == 200) != may || status != 200 && status != 403 || may && !strings.Contains(answer, "APPROVED") {
+					status, _, answer := d.do("POST", "/v1/approvals/"+id+":decide", approve, bearer...)
+					if (status == 200) != may || status != 200 && status != 403 || may && !strings.Contains(answer, "APPROVED") {
 						t.Errorf("%s: %d %s", what, status, answer)
+					}
+					if !may && name == "token" && (!strings.Contains(answer, decidesElsewhere) || !strings.Contains(answer, `"code":"forbidden"`)) {
+						t.Errorf("%s: %s", what, answer)
 					}
 				} else {
 					c := d.channel(`{"type":"hello","resume":[{"session_id":"`+name+face+approver+`"}]}`, http.Header{"Authorization": {bearer[1]}})
@@ -177,7 +183,7 @@ func TestCustomerDecidesBelowItsRun(t *testing.T) {
 					c.send(`{"type":"approval_decision","request_id":"d","approval_id":"` + id + `","decision":"approve"}`)
 					for {
 						if m, _ := c.next(); m.Request == "d" {
-							if (m.Code == "") != may {
+							if text, _ := m.Message.(string); (m.Code == "") != may || !may && name == "token" && text != decidesElsewhere {
 								t.Errorf("%s: %+v", what, m)
 							}
 							break

@@ -26,8 +26,17 @@ func (c *Client) Approval(ctx context.Context, id runs.ToolCallID) (command.Tool
 
 // MayDecide refuses a client that may not decide about a waiting tool call. Operators may, unless the policy
 // excludes the requester, the user who began the tree of the run. An agent is no substitute for its requester.
-// If the policy names no approver, customers may not decide.
+// If the policy names no approver, customers may not decide. A customer is not told which rule excludes it, nor
+// what a key needs.
 func (c *Client) MayDecide(ctx context.Context, found *command.ToolCall) error {
+	err := c.mayDecide(ctx, found)
+	if ingress.Chats(&c.By) && errors.As(err, new(*Forbidden)) {
+		return &Forbidden{Detail: "a colleague of those who serve the chat decides about this, not its user"}
+	}
+	return err
+}
+
+func (c *Client) mayDecide(ctx context.Context, found *command.ToolCall) error {
 	if c.Trusted {
 		return nil
 	}
@@ -42,7 +51,7 @@ func (c *Client) MayDecide(ctx context.Context, found *command.ToolCall) error {
 	}
 	switch {
 	case found.Approver == command.ApproverUnknown:
-		return actor.RefuseUnavailable(time.Second, "the node is still loading its open runs, and with them who decides about this tool call")
+		return actor.RefuseUnavailable(time.Second, "the node is still loading its open runs, and with them who decides")
 	case found.Approver == runs.ApproverOther && requests:
 		return &Forbidden{Detail: "somebody else than the user who asked decides about this tool call"}
 	case found.Approver == runs.ApproverRequester && !operator && !requests:
@@ -51,7 +60,7 @@ func (c *Client) MayDecide(ctx context.Context, found *command.ToolCall) error {
 	case found.Approver == runs.ApproverOperator && !operator:
 		return lacksDecision(ingress.ScopeOperator, "an operator decides about this tool call")
 	case ingress.Chats(&c.By):
-		return &Forbidden{Detail: "a colleague of those who serve the chat decides about this tool call"}
+		return &Forbidden{Detail: "a customer does not decide about this tool call"}
 	case c.DecisionScope != "" && !ingress.Allows(c.By, c.DecisionScope):
 		return lacksDecision(c.DecisionScope, "on this server a decision about a tool call needs the scope "+string(c.DecisionScope))
 	}
@@ -125,24 +134,27 @@ func (c *Client) Decide(ctx context.Context, found *command.ToolCall, d signals.
 			return err
 		}
 		if found.Call.Approval.Status.Ended() {
-			return decidedRefusal(&found.Call)
+			return c.decidedRefusal(&found.Call)
 		}
 	}
 	return refusal
 }
 
-// decidedRefusal returns the refusal of a decision that came too late.
-func decidedRefusal(c *runs.ToolCall) *actor.Refusal {
-	a := c.Approval
+// decidedRefusal returns the refusal of a decision that came too late. A customer learns no other principal from it.
+func (c *Client) decidedRefusal(call *runs.ToolCall) *actor.Refusal {
+	a := call.Approval
 	text := fmt.Sprintf("the approval is %s since %s", a.Status, runs.FormatTime(a.Decided))
+	if ingress.Chats(&c.By) {
+		return actor.Refuse(actor.ApprovalDecided, "%s", text)
+	}
 	if a.By != "" {
 		text += ", by " + a.By
 	}
 	if a.Reason != "" {
 		text += ": " + a.Reason
 	}
-	if c.Budget && a.Status == runs.ApprovalStatusApproved {
-		text += "; the budget was raised by " + c.Result
+	if call.Budget && a.Status == runs.ApprovalStatusApproved {
+		text += "; the budget was raised by " + call.Result
 	}
 	return actor.Refuse(actor.ApprovalDecided, "%s", text)
 }
