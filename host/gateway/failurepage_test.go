@@ -56,15 +56,9 @@ func TestFailuresOfThePageAreSentences(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "failures.mjs"), "file://"+module)
-	command.Stdin = strings.NewReader(string(in))
-	out, err := command.Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
-	var texts []string
-	if err := json.Unmarshal(out, &texts); err != nil || len(texts) != len(codes) {
-		t.Fatalf("%v: %s", err, out)
+	texts := shownFailures(t, node, module, string(in))
+	if len(texts) != len(codes) {
+		t.Fatalf("%d texts for %d codes", len(texts), len(codes))
 	}
 	buttons := map[string]string{"a_new_code": "Retry", "agent_unavailable": "Retry", "agent_busy": "Retry", "timeout": "Retry", "model_rejected": "Edit the message", "outcome_unknown": "Edit the message"}
 	for i, text := range texts {
@@ -77,6 +71,48 @@ func TestFailuresOfThePageAreSentences(t *testing.T) {
 		}
 		if want := buttons[codes[i]]; want != "" && strings.TrimSpace(button) != want {
 			t.Errorf("%s: %q, want the button %q", codes[i], text, want)
+		}
+	}
+}
+
+// shownFailures returns what the chat page shows of failures.
+func shownFailures(t *testing.T, node, module, failures string) (texts []string) {
+	t.Helper()
+	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "failures.mjs"), "file://"+module)
+	command.Stdin = strings.NewReader(failures)
+	command.Env = append(os.Environ(), "TZ=UTC", "LC_ALL=en_GB.UTF-8")
+	out, err := command.Output()
+	if err != nil {
+		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+	}
+	if err := json.Unmarshal(out, &texts); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return texts
+}
+
+// A user who has sent all messages of a day is told until when, without a button. The limit of a single message has one to
+// edit it, and one of an earlier day has ended.
+func TestLimitOfMessagesOnThePage(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	const future, noon = `"ts":4102488000000`, `"ts":1735732800000` // noon of 1 January 2100 and 2025
+	for failure, want := range map[string][2]string{
+		`{"code":"budget_exceeded",` + future + `,"detail":{"retry_after":43200}}`:                                                      {`until .*2100.*\.`, ""},
+		`{"code":"budget_exceeded",` + future + `,"retry_after":43200}`:                                                                 {`until .*2100.*\.`, ""},
+		`{"code":"budget_exceeded","detail":{"retry_after":1}}`:                                                                         {`until \S.*\.`, ""},
+		`{"code":"budget_exceeded",` + future + `,"message":"sent 5 messages, which is the limit (user_messages_per_day in [budget])"}`: {`until .*(2 Jan|Jan 2).*2100`, ""},
+		`{"code":"budget_exceeded",` + noon + `,"detail":{"retry_after":43200}}`:                                                        {`You can write again\.`, "Retry"},
+		`{"code":"budget_exceeded",` + future + `}`:                                                                                     {`^The message or its answer reached a limit\.`, "Edit the message"},
+		`{"code":"budget_exceeded",` + future + `,"detail":{"retry_after":"soon"}}`:                                                     {`^The message or its answer reached a limit\.`, "Edit the message"},
+		`{"code":"agent_busy","detail":{"retry_after":1}}`:                                                                              {`Try again in 1 s\.`, "Retry"},
+	} {
+		texts := shownFailures(t, node, servedModule(t, "run.js"), "["+failure+"]")
+		sentence, button, _ := strings.Cut(texts[0], "\n")
+		if !regexp.MustCompile(want[0]).MatchString(sentence) || strings.TrimSpace(button) != want[1] || strings.Contains(sentence, "calls") {
+			t.Errorf("%s: %q, want %q and the button %q", failure, texts[0], want[0], want[1])
 		}
 	}
 }

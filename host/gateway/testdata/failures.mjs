@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows failed runs with the module of the chat page: node failures.mjs MODULE <codes >texts, both JSON. A text is what the
-// page shows of a failure without its details.
+// Shows failed runs with the module of the chat page: node failures.mjs MODULE <failures >texts, both JSON. A failure is a
+// code, or a whole message. A text is what the page shows of it without its details.
 import { readFileSync } from "node:fs";
 
 class Recorded {
@@ -32,10 +32,10 @@ class Recorded {
 globalThis.document = { createElement: (name) => new Recorded(name), getElementById: () => new Recorded() };
 
 const { RunView } = await import(process.argv[2]);
-const texts = JSON.parse(readFileSync(0, "utf8")).map((code) => {
+const texts = JSON.parse(readFileSync(0, "utf8")).map((failure) => {
   const view = new RunView("run", "session", { change() {}, grown() {}, send() {} });
   view.showMessage("hi");
-  view.handle({ type: "error", code, message: "what_the server said" }, false);
+  view.handle({ type: "error", message: "what_the server said", ...(typeof failure === "string" ? { code: failure } : failure) }, false);
   return view.body.toString();
 });
 console.log(JSON.stringify(texts));

@@ -11,7 +11,7 @@ const failures = {
   agent_not_found: ["This agent does not exist any more.", edit],
   agent_unavailable: ["The agent cannot be reached just now.", again],
   approval_rejected: ["A step was not approved.", edit],
-  budget_exceeded: ["The answer took more calls than one message may.", edit],
+  budget_exceeded: ["The message or its answer reached a limit.", edit],
   call_cycle: ["The agents asked one another in a circle.", edit],
   call_depth: ["Too many agents asked one another.", edit],
   call_rejected: ["The agent, or one of its tools, reported an error.", again],
@@ -39,4 +39,24 @@ const failures = {
 export function failure(code) {
   const [text, helps] = Object.hasOwn(failures, code) ? failures[code] : ["This did not work.", again];
   return { text, again: helps === again, edit: helps === edit };
+}
+
+// limitEnds returns when a limit on the messages of a user ends, in ms; undefined if a failure is not about one. The time
+// to wait counts from the failure, which may be of an earlier day.
+export function limitEnds(m, now = Date.now()) {
+  if (m.code !== "budget_exceeded") return undefined;
+  const at = m.ts ?? now;
+  const seconds = Number(m.detail?.retry_after ?? m.retry_after);
+  if (seconds > 0) return at + seconds * 1000;
+  const day = 24 * 3600 * 1000; // of UTC
+  return /\buser_messages_per_day\b/.test(m.message ?? "") ? (Math.floor(at / day) + 1) * day : undefined;
+}
+
+// limitReached returns what a limit that ends at a time means for the person.
+export function limitReached(until, now = Date.now()) {
+  if (until <= now) return { text: "You had reached the limit of your messages. You can write again.", again: true, edit: false };
+  const then = new Date(until);
+  const today = then.toDateString() === new Date(now).toDateString();
+  const time = then.toLocaleString(undefined, { ...(today ? {} : { dateStyle: "medium" }), timeStyle: "short" });
+  return { text: `You have reached the limit of your messages. No further messages are possible until ${time}.`, again: false, edit: false };
 }

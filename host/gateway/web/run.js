@@ -2,7 +2,7 @@
 // Shows a run: the message of the user, its activity, approvals, calls of client tools, and the answer.
 
 import { announce, copyButton, el, json, visible } from "./dom.js";
-import { failure } from "./failures.js";
+import { failure, limitEnds, limitReached } from "./failures.js";
 import { Markdown } from "./markdown.js";
 import { request } from "./api.js";
 import { RaiseFields } from "./raise.js";
@@ -450,9 +450,10 @@ export class RunView {
       if (live) announce(`Stopped: ${m.message}`);
       return;
     }
-    const { text, again, edit } = failure(m.code);
+    const until = limitEnds(m);
+    const { text, again, edit } = until === undefined ? failure(m.code) : limitReached(until);
     const sentences = [text];
-    if (m.detail?.retry_after) sentences.push(`Try again in ${m.detail.retry_after} s.`);
+    if (m.detail?.retry_after && until === undefined) sentences.push(`Try again in ${m.detail.retry_after} s.`);
     if (took && m.code !== "outcome_unknown") sentences.push(notUndone);
     this.body.append(el("div", { class: "notice failed", role: "group", "aria-label": "Failure" }, el("p", { text: sentences.join(" ") }),
       this.sent === false ? null : again ? this.againButton(took ? "Send again" : "Retry") : edit ? this.messageButton("Edit the message", this.actions.edit) : null,
