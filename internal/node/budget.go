@@ -16,7 +16,7 @@ type Budget struct {
 	Day  *actor.Purse // what a user has begun on a day, likewise
 	// Messages is the number of messages that a user may send on a day; 0: any number.
 	Messages int64
-	Ask  bool         // a request beyond the budget waits for a person instead of being refused
+	Ask      bool // a request beyond the budget waits for a person instead of being refused
 }
 
 func (b *Budget) spending(o *outbound.Outbound, c *outbound.Config) runtime.Spending {
