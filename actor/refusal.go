@@ -194,6 +194,11 @@ func (r *Refusal) TooLong() bool {
 	return r != nil && r.Field == ContentField && (r.Reason == ModelRejected || r.Reason == Rejected)
 }
 
+// RetrySeconds returns the minimum delay before a retry in whole seconds, rounded up; 0 if a retry alone does not help.
+func (r *Refusal) RetrySeconds() int64 {
+	return int64((max(r.RetryAfter, 0) + time.Second - 1) / time.Second)
+}
+
 // HTTP returns the HTTP status code of the refusal: 503 for a full node, 429 for a
 // full agent.
 func (r *Refusal) HTTP() int {

@@ -123,9 +123,31 @@ func (m *ChannelMessage) forCustomer() {
 		m.Kind, m.Tool, m.Summary, m.ToolCall = "", "", nil, ""
 	case ChannelError:
 		if m.Run != "" {
-			m.Error, m.Detail = "the message could not be answered", nil
+			m.Error = "the message could not be answered"
+			if after, ok := m.Detail.(retryDetail); ok && m.Code == codeOf(&actor.Refusal{Reason: actor.Budget}) {
+				m.Error = NoMessagesBefore(actor.Time(m.TS * int64(time.Millisecond)).Add(time.Duration(after.Seconds) * time.Second))
+			}
 		}
 	}
+}
+
+// retryDetail is the member detail of an error that a retry can mend.
+type retryDetail struct {
+	Seconds int64 `json:"retry_after"`
+}
+
+// retryAfter returns the detail of an error with that many seconds; nil for 0.
+func retryAfter(seconds int64) any {
+	if seconds <= 0 {
+		return nil
+	}
+	return retryDetail{seconds}
+}
+
+// NoMessagesBefore returns what a customer reads whose budget is used up until a time. Budgets end with minutes.
+func NoMessagesBefore(t actor.Time) string {
+	text := runs.FormatTime(t.Add(30 * time.Second)) // rounded to a minute
+	return "no further messages are accepted before " + text[:len("2006-01-02")] + " " + text[len("2006-01-02T"):len("2006-01-02T15:04")] + " UTC"
 }
 
 // Append appends the message as JSON.
@@ -459,7 +481,7 @@ func (r *channelRun) mapOwn(e *runs.Event) []ChannelMessage {
 	case runs.RunDone:
 		return r.done(e)
 	case runs.RunFailed, runs.RunCancelled:
-		return []ChannelMessage{{Type: ChannelError, Code: codeOf(e.Refusal), Error: e.Refusal.Detail}}
+		return []ChannelMessage{{Type: ChannelError, Code: codeOf(e.Refusal), Error: e.Refusal.Detail, Detail: retryAfter(e.Refusal.RetrySeconds())}}
 	}
 	return nil
 }

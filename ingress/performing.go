@@ -59,10 +59,7 @@ func (s *Socket) performed(in *Performed) {
 		f.held = false
 	}
 	if in.Code != "" {
-		m := ChannelMessage{Type: ChannelError, Request: p.request.ID, Code: in.Code, Error: in.Detail}
-		if in.RetryAfter > 0 {
-			m.Detail = map[string]int64{"retry_after": in.RetryAfter}
-		}
+		m := ChannelMessage{Type: ChannelError, Request: p.request.ID, Code: in.Code, Error: in.Detail, Detail: retryAfter(in.RetryAfter)}
 		if !p.request.Run.IsZero() {
 			m.Run = p.request.Run.String()
 		}

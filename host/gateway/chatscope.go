@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -96,18 +97,22 @@ func lacksChatScope(scope ingress.Scope) *problem {
 
 // showChat leaves of an answer what a customer may see.
 func showChat(ctx *fasthttp.RequestCtx, c *caller, r *route) {
-	body, what := ctx.Response.Body(), chatRoutes[r.name()]
+	body, what, detail := ctx.Response.Body(), chatRoutes[r.name()], ""
 	if r.scope == scopePublic || len(body) == 0 {
 		return
 	}
 	if status := ctx.Response.StatusCode(); status >= http.StatusBadRequest {
 		what = problemShown
 		var p struct {
-			Run   string `json:"run_id"`
-			Title string `json:"title"`
+			Run        string `json:"run_id"`
+			Code       string `json:"code"`
+			RetryAfter int64  `json:"retry_after"`
 		}
 		if json.Unmarshal(body, &p) == nil && p.Run != "" { // the detail of a failure may name models and tools
 			what = members("type", "title", "status", "code", "retry_after", "run_id")
+			if p.Code == actor.Budget.Info().Type && p.RetryAfter > 0 {
+				detail = ingress.NoMessagesBefore(wallTime().Add(time.Duration(p.RetryAfter) * time.Second))
+			}
 		}
 	} else if _, names := what["agent_id"]; names && !c.showsElement(body) { // of an agent that works for its own
 		hidden := actor.SessionNotFound(pathParam(ctx, "id"))
@@ -117,7 +122,11 @@ func showChat(ctx *fasthttp.RequestCtx, c *caller, r *route) {
 		refusalProblem(hidden).write(ctx)
 		return
 	}
-	ctx.Response.SetBodyRaw(c.show(bytes.Clone(body), what))
+	body = c.show(bytes.Clone(body), what)
+	if detail != "" {
+		body = append(appendQuoted(append(body[:len(body)-1], `,"detail":`...), detail), '}')
+	}
+	ctx.Response.SetBodyRaw(body)
 }
 
 // show returns the part of a value that a customer may see.
@@ -180,7 +189,7 @@ var eventsShown = map[runs.Type]shown{
 	runs.AgentStreamDelta: members("text"),
 	runs.Attempt:          members("attempt", "discards_after"),
 	runs.RunDone:          members("text", "truncated", "status"),
-	runs.RunFailed:        members().with("error", members("type", "code")),
+	runs.RunFailed:        members().with("error", members("type", "code", "retry_after_ms")),
 	runs.RunCancelled:     members().with("error", members("type", "code")),
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -57,9 +56,7 @@ func refusalProblem(r *actor.Refusal) *problem {
 	for _, id := range r.Chain {
 		p.Chain = append(p.Chain, id.String())
 	}
-	if r.RetryAfter > 0 {
-		p.RetryAfter = int64((r.RetryAfter + time.Second - 1) / time.Second)
-	}
+	p.RetryAfter = r.RetrySeconds()
 	return p
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -343,6 +344,42 @@ func TestCustomerSeesNoTree(t *testing.T) {
 		inTree, _, answer := d.do("GET", "/v1/runs/"+run+"?tree=1", "", bearer...)
 		if status != want || inTree != want || alone != answer || !strings.Contains(answer, run) {
 			t.Errorf("%s: %d %s, and with tree=1 %d %s; want %d", run, status, alone, inTree, answer, want)
+		}
+	}
+}
+
+// A user whose budget of messages is used up learns when it is filled again, over HTTP, from a stream and on the channel.
+func TestCustomerSeesWhenToWriteAgain(t *testing.T) {
+	until := time.Now().UTC().Add(3 * time.Hour).Truncate(time.Hour)
+	busy := agents.Define("busy", "1", "test agent", agents.Pure(agents.Config{Name: "busy", Version: "1"}, func(_ agents.Config, state agents.State) (agents.Action, error) {
+		r := actor.Refuse(actor.Budget, "SECRET")
+		r.RetryAfter = actor.Time(until.UnixNano()).Sub(state.Request.At)
+		return agents.EndRefused(r), nil
+	}))
+	d, operator := tokenGateway(t, busy)
+	bearer := []string{"Authorization", "Bearer " + d.issue(operator, `{"user":"alice","agents":["busy"]}`)}
+	want := "no further messages are accepted before " + until.Format("2006-01-02 15:04 UTC")
+	const body = `{"content":"x","session_id":"s"}`
+	var p struct {
+		Code       string `json:"code"`
+		Detail     string `json:"detail"`
+		RetryAfter int64  `json:"retry_after"`
+	}
+	if status := d.doJSON(&p, "POST", "/v1/agents/busy/messages", body, bearer...); status != 402 || p.Code != "budget_exceeded" || p.Detail != want || p.RetryAfter < 7000 {
+		t.Errorf("%d %+v, want %s", status, p, want)
+	}
+	if _, _, stream := d.do("POST", "/v1/agents/busy/messages", body, append(bearer, "Accept", "text/event-stream")...); !strings.Contains(stream, `"retry_after_ms"`) || strings.Contains(stream, "SECRET") {
+		t.Error(stream)
+	}
+	for _, customer := range []bool{true, false} {
+		header, hello, message := http.Header{"Authorization": {bearer[1]}}, `{"type":"hello","resume":[{"session_id":"s"}]}`, want
+		if !customer {
+			header, hello, message = nil, `{"type":"hello","user_id":"alice","resume":[{"session_id":"s"}]}`, "SECRET"
+		}
+		m := d.channel(hello, header).until("error", "")
+		after, _ := m.Detail["retry_after"].(float64)
+		if m.Code != "budget_exceeded" || fmt.Sprint(m.Message) != message || after < 7000 || after > 3*3600 {
+			t.Errorf("%+v, want %s", m, message)
 		}
 	}
 }
