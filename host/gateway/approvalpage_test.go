@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -116,6 +117,46 @@ func TestDecisionAboutACalledAgentOnThePage(t *testing.T) {
 		}
 	}
 }
+
+// A key that lacks the scope of an action is kept: the card says what is missing, with the scopes that the console needs.
+func TestActionOfTheConsoleThatAKeyMayNotDo(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	const lacks = `{"status":403,"code":"forbidden_scope","detail":"the API key k lacks the scope call; troupe keys create --scope call --data DIR makes one that has it"}`
+	const approval = `"/v1/approvals":{"approvals":[{"approval_id":"ap_1","kind":"tool","tool_name":"refund","args_summary":"5 EUR","args":{},"root_run_id":"r","actor":"desk/s","agent_id":"desk","session_id":"s","principal":"ann",
+		"created_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-01T00:01:00Z"}]}`
+	const noApproval, noCall, noRun = `"/v1/approvals":{"approvals":[]}`, `"/v1/tool_calls":{"tool_calls":[]}`, `"/v1/runs":{"runs":[]}`
+	waits := func(how string) string {
+		return `"/v1/runs":{"runs":[{"run_id":"r","agent_id":"desk","actor":"desk/s","status":"PAUSED_WAITING_APPROVAL","principal":"ann","created_at":"2026-01-01T00:00:00Z",` + how + `}]}`
+	}
+	const usage = `"/v1/usage":{},"/v1/runs/r":{"runs":[]},"/v1/tools/refund":{}`
+	for name, c := range map[string]struct{ first, press, path string }{
+		"decide": {approval + "," + noCall + "," + noRun + "," + usage, "Approve", "/v1/approvals/ap_1:decide"},
+		"retry":  {noApproval + "," + noCall + "," + waits(`"agent_state":"Parked"`), "Retry", "/v1/runs/r:retry"},
+		"signal": {noApproval + "," + noCall + "," + waits(`"waiting_for":[{"name":"go","until":"2026-01-01T00:01:00Z"}]`), "Send the signal", "/v1/runs/r:signal"},
+	} {
+		command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "inbox.mjs"), "file://"+servedModule(t, "inbox.js"))
+		command.Stdin = strings.NewReader(`[{` + c.first + `},{"press":"` + c.press + `","` + c.path + `":` + lacks + `}]`)
+		out, err := command.Output()
+		if err != nil {
+			t.Fatal(name, err, string(err.(*exec.ExitError).Stderr))
+		}
+		_, after, _ := strings.Cut(string(out), "\n")
+		if !strings.Contains(after, "Your key lacks the scope call. A key for the console: "+consoleKey) || !strings.Contains(after, "["+c.press+"]") || strings.Contains(after, "refused") {
+			t.Errorf("%s: %s", name, after)
+		}
+	}
+	for _, file := range []string{"web/console.html", "../../docs/api.md"} {
+		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), consoleKey) {
+			t.Errorf("%s: %v, want %q", file, err, consoleKey)
+		}
+	}
+}
+
+// consoleKey is the command that makes a key for the console.
+const consoleKey = "troupe keys create --scope operator --scope read --scope call --data DIR"
 
 // The inbox shows a question of a client tool with what is asked and of whom, without a button, and how it ended.
 func TestQuestionInTheInbox(t *testing.T) {

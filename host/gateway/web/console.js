@@ -3,6 +3,7 @@
 
 import { apiKey, request, setApiKey } from "./api.js";
 import { byId, el } from "./dom.js";
+import { refusal } from "./format.js";
 import { Inbox } from "./inbox.js";
 import { Numbers, Parts } from "./figures.js";
 import { RunPage } from "./runpage.js";
@@ -39,14 +40,15 @@ function route() {
   refresh();
 }
 
-// refused shows why the server does not answer a request. It returns whether the problem is the key.
-function refused(e) {
+// refused shows why the server does not answer a request. It returns whether the problem is the key. A key that lacks the
+// scope of one action, which shows that itself, is kept.
+function refused(e, action = false) {
   if (!e.status) {
     setState("away");
     return false;
   }
-  if (e.status !== 401 && e.code !== "forbidden_scope") return false;
-  byId("key-error").textContent = apiKey() ? e.message : "";
+  if (e.status !== 401 && (action || e.code !== "forbidden_scope")) return false;
+  byId("key-error").textContent = apiKey() ? refusal(e) : "";
   if (!byId("key-dialog").open) byId("key-dialog").showModal();
   return true;
 }

@@ -29,6 +29,16 @@ export function took(ms) {
 // until returns the time to a deadline as text.
 export const until = (at) => (Date.parse(at) > Date.now() ? `expires in ${took(Date.parse(at) - Date.now())}` : "expired");
 
+// keyCommand makes a key for the console.
+export const keyCommand = "troupe keys create --scope operator --scope read --scope call --data DIR";
+
+// refusal returns why the server refuses a request. A key that lacks one scope needs the others of the console too.
+export function refusal(e) {
+  const lacks = e.code === "forbidden_scope" && /lacks the scope (\w+)/.exec(e.message)?.[1];
+  if (!lacks) return visible(e.message);
+  return lacks === "admin" ? "Your key lacks the scope admin." : `Your key lacks the scope ${lacks}. A key for the console: ${keyCommand}`;
+}
+
 export const runLink = (run, space) => `#run/${run}/${space}`;
 
 // spaceOf returns the namespace in the name of an actor, by which an operator names the user of what it asks for:

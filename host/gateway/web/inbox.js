@@ -5,7 +5,7 @@ import { request } from "./api.js";
 import { currency, money } from "./costs.js";
 import { RaiseFields } from "./raise.js";
 import { ago, announce, el, json, visible } from "./dom.js";
-import { chip, keepFocus, runLink, spaceOf, statusOf, tokens, until } from "./format.js";
+import { chip, keepFocus, refusal, runLink, spaceOf, statusOf, tokens, until } from "./format.js";
 
 const pageSize = 200;
 const goneMax = 20; // decided cards that stay in the list
@@ -232,9 +232,9 @@ class ApprovalCard extends Card {
       this.finish(outcome(a), this.item.ok);
     } catch (e) {
       for (const c of controls) c.disabled = false;
-      this.error.textContent = e.message;
+      this.error.textContent = refusal(e);
       if (e.code === "approval_decided") this.finish(e.message, false);
-      else this.app.refused(e);
+      else this.app.refused(e, true);
     }
   }
 }
@@ -262,6 +262,7 @@ class ParkedCard extends Card {
   constructor(item, app) {
     const r = item.run;
     super(item, app, `Parked run of ${r.agent_id}`);
+    this.app = app;
     this.fact("Asked for", r.principal ?? "");
     this.fact("Status", chip(statusOf(r)));
     this.fact("Spent so far", spent([r.tree_usage], ""));
@@ -276,7 +277,8 @@ class ParkedCard extends Card {
       const answer = await request("POST", `/v1/runs/${this.item.id}:${verb}?user=${this.item.space}`, verb === "cancel" ? {} : undefined);
       this.finish(verb === "retry" ? `Continued: ${answer.status}` : "Cancelled", verb === "retry");
     } catch (e) {
-      this.error.textContent = e.message;
+      this.error.textContent = refusal(e);
+      this.app.refused(e, true);
     }
   }
 }
@@ -286,6 +288,7 @@ class SignalCard extends Card {
   constructor(item, app) {
     const r = item.run, [{ name }] = r.waiting_for;
     super(item, app, `${r.agent_id} waits for ${name}`);
+    this.app = app;
     this.name = name;
     this.fact("Asked for", r.principal ?? "");
     this.fact("Signal", name);
@@ -307,8 +310,8 @@ class SignalCard extends Card {
       await request("POST", `/v1/runs/${this.item.run.run_id}:${verb}?user=${this.item.space}`, body);
       this.finish(verb === "signal" ? `Sent: ${this.name}` : "Cancelled", verb === "signal");
     } catch (e) {
-      this.error.textContent = visible(e.message);
-      this.app.refused(e);
+      this.error.textContent = refusal(e);
+      this.app.refused(e, true);
     }
   }
 }

@@ -4,7 +4,7 @@
 import { request, troupe } from "./api.js";
 import { el, json, visible } from "./dom.js";
 import { currency, money } from "./costs.js";
-import { chip, table, took } from "./format.js";
+import { chip, refusal, table, took } from "./format.js";
 
 const rowHeight = 28; // px of an event, as in the style
 const openRoom = 8; // rows that are shown beyond the visible ones
@@ -135,7 +135,7 @@ export class RunPage {
   async refresh() {}
 
   failed(e) {
-    this.error.textContent = visible(e.message);
+    this.error.textContent = refusal(e);
   }
 
   schedule() {
