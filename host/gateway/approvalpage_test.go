@@ -155,6 +155,42 @@ func TestActionOfTheConsoleThatAKeyMayNotDo(t *testing.T) {
 	}
 }
 
+// The inbox shows what the call of a tool that waits for approval does, in the list and on the card.
+func TestSummaryOfAnApprovalInTheInbox(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	const server = `"/v1/approvals":{"approvals":[{"approval_id":"ap_1","kind":"tool","tool_name":"refund","args_summary":"refunds 5\u202e EUR","args":{},"root_run_id":"r","actor":"desk/s","agent_id":"desk","session_id":"s","principal":"ann",
+		"created_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-01T00:01:00Z"}]},"/v1/tool_calls":{"tool_calls":[]},"/v1/runs":{"runs":[]},"/v1/usage":{},"/v1/runs/r":{"runs":[]},"/v1/tools/refund":{}`
+	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "inbox.mjs"), "file://"+servedModule(t, "inbox.js"))
+	command.Stdin = strings.NewReader(`[{` + server + `},{"list":true,` + server + `}]`)
+	out, err := command.Output()
+	if err != nil {
+		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+	}
+	const want = `refunds 5\\u202e EUR`
+	card, list, _ := strings.Cut(string(out), "\n")
+	if !strings.Contains(card, "What "+want) || !strings.Contains(list, want) {
+		t.Errorf("card %s, list %s", card, list)
+	}
+}
+
+// The console offers to read on if a run has more prompts, or may have some later.
+func TestFurtherPromptsInTheConsole(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	out, err := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "prompts.mjs"), "file://"+servedModule(t, "runpage.js")).Output()
+	if err != nil {
+		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+	}
+	if want := "true last 1 \ntrue 3 1 read on\nfalse last 1 read on\nfalse 3 1 read on\n"; string(out) != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}
+
 // consoleKey is the command that makes a key for the console.
 const consoleKey = "troupe keys create --scope operator --scope read --scope call --data DIR"
 

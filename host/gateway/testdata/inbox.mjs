@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows the inbox of the console with its module: node inbox.mjs MODULE <answers >texts. The input is a list of steps, each an
 // object of answers of the server by path, with "press" the text of a button to press; a line of the output is the selected card
-// after a step. An answer with a number as its status is an error.
+// after a step, or the list of one with "list". An answer with a number as its status is an error.
 import { readFileSync } from "node:fs";
 
 class Recorded {
@@ -56,6 +56,6 @@ for (answers of JSON.parse(readFileSync(0, "utf8"))) {
   if (answers.press) inbox.detail.all().find((e) => e.name === "button" && e.toString() === `[${answers.press}]`).listeners.click();
   else await inbox.refresh();
   for (let turn = 0; turn < 10; turn++) await new Promise(setImmediate);
-  console.log(JSON.stringify(inbox.detail.toString()));
+  console.log(JSON.stringify((answers.list ? inbox.list : inbox.detail).toString()));
 }
 inbox.close();

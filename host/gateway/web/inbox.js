@@ -86,6 +86,7 @@ export class Inbox {
     keepFocus(this.list, ...[...this.items.values()].map((item) => el("button", { class: "item", type: "button", role: "listitem", "data-step": true, "data-gone": Boolean(item.gone), "aria-current": this.selected === item && "true",
       onclick: () => this.select(item, true), onfocus: () => this.selected !== item && this.select(item, false) },
       el("span", { class: "item-head" }, el("strong", { text: visible(item.title) }), el("span", { class: "muted small", text: ago(Date.parse(item.at)) })),
+      item.approval?.args_summary ? el("span", { class: "small cut", text: visible(item.approval.args_summary) }) : null,
       el("span", { class: "muted small cut", text: visible(`${item.agent} for ${item.user ?? "?"}`) }),
       el("span", { class: "small", text: item.gone ? visible(item.gone) : (item.until ? until(item.until) : "waits for retry or cancel") }))));
   }
@@ -159,7 +160,7 @@ class ApprovalCard extends Card {
     this.effect = el("span", { text: "…" });
     this.fact("Asked for", a.principal ?? "");
     this.fact("Path", this.path);
-    if (isBudget(a)) this.fact("Why", a.args_summary);
+    if (a.args_summary) this.fact(isBudget(a) ? "Why" : "What", a.args_summary);
     this.fact("If approved", this.effect);
     this.fact("Spent so far", this.cost);
     this.fact("Run", el("a", { href: runLink(a.root_run_id, item.space), text: a.root_run_id }));

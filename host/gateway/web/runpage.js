@@ -186,7 +186,7 @@ export class RunPage {
       this.panel.replaceChildren(table([["Agent", (t) => t.agent], ["Tool", (t) => t.name ?? ""], ["State", (t) => el("span", { class: "chip", text: visible(t.state ?? "") })], ["Rule", (t) => t.rule ?? ""], ["Arguments", (t) => t.args ?? "", "mono wrap"], ["Result", (t) => t.result ?? "", "mono wrap"], ["Took", (t) => took(t.took), "number"]],
         [...shown.values()].flatMap((r) => [...r.tools.values()].map((t) => ({ ...t, agent: r.agent })))));
     } else if (this.tab === "Prompts") {
-      this.prompts.show(this.of || this.id);
+      this.prompts.show(this.of || this.id, Boolean(runs.get(this.of || this.id)?.to));
       if (this.panel.firstChild !== this.prompts.root) this.panel.replaceChildren(this.prompts.root);
     } else {
       this.panel.replaceChildren(table([["Agent", (r) => r.agent], ["Input", (r) => r.input.toLocaleString(), "number"], ["Output", (r) => r.output.toLocaleString(), "number"], ["Total", (r) => (r.input + r.output).toLocaleString(), "number"], ["Cost", (r) => (r.cost ? money(r.cost, this.currency) : ""), "number"]], [...shown.values()]));
@@ -227,7 +227,7 @@ export class RunPage {
 }
 
 // PromptList shows what models were sent for a run: the requests that have ended, read once, and again on demand.
-class PromptList {
+export class PromptList {
   constructor(space) {
     this.space = space;
     this.note = el("p", { class: "muted small", role: "status" });
@@ -236,7 +236,9 @@ class PromptList {
     this.root = el("div", {}, this.note, this.list, this.more);
   }
 
-  show(run) {
+  // show shows the prompts of a run. One that has not ended may have more later.
+  show(run, ended) {
+    this.ended = ended;
     if (this.run === run) return;
     Object.assign(this, { run, after: 0 });
     this.list.replaceChildren();
@@ -244,7 +246,7 @@ class PromptList {
   }
 
   async read() {
-    const run = this.run;
+    const { run, ended } = this;
     this.more.hidden = true;
     try {
       const page = await request("GET", `/v1/runs/${run}/prompts?after=${this.after}&limit=20&user=${this.space}`);
@@ -253,7 +255,7 @@ class PromptList {
         this.after = p.step;
         this.list.append(promptCard(p));
       }
-      this.more.hidden = false;
+      this.more.hidden = ended && !page.next_after;
       this.note.textContent = this.list.children.length ? "" : noneRecorded(page.recording);
     } catch (e) {
       if (run !== this.run) return;
