@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -152,7 +153,10 @@ func (c *CallCmd) send(s streams, text string) error {
 		}
 		return c.reportInterrupt(s, run, m.written.Load())
 	case c.Tree && !c.JSON && (err == nil || errors.Is(err, exitCode(exitWaiting))):
-		if treeErr := printTree(s.out, c.client(), run); treeErr != nil {
+		switch treeErr := printTree(s.out, c.client(), run); {
+		case errors.Is(treeErr, errNoTree): // the answer is printed
+			fmt.Fprintln(s.err, treeErr)
+		case treeErr != nil:
 			return treeErr
 		}
 	}
@@ -337,6 +341,7 @@ func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run 
 	}
 	var out struct {
 		Run      string   `json:"run_id"`
+		Status   string   `json:"status"`
 		Content  string   `json:"content"`
 		Detail   string   `json:"detail"`
 		Warnings []string `json:"warnings"`
@@ -370,7 +375,10 @@ func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run 
 			fmt.Fprintln(s.err, a.request(c.about(), out.Run))
 		}
 		fmt.Fprintf(s.err, "and then:\n  %s\n", show)
+	case status == http.StatusAccepted && out.Detail == "" && out.Status == runs.PausedWaitingApproval.String(): // a customer learns no more
+		fmt.Fprintf(s.err, "a colleague has been asked, for whom run %s waits; to see its answer later:\n  %s\n", out.Run, show)
 	case status == http.StatusAccepted:
+		out.Detail = cmp.Or(out.Detail, "run "+out.Run+" continues; to see its answer")
 		fmt.Fprintf(s.err, "%s:\n  %s\n", out.Detail, show)
 	default:
 		if _, err := fmt.Fprintln(s.out, out.Content); err != nil {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -116,8 +117,14 @@ type runError struct {
 // text returns the message without the name of errors of what cannot be reached, which reads as a bug of the server, and the
 // code that an agent, tool or model has reported.
 func (e *runError) text() string {
-	return strings.TrimPrefix(e.Message, actor.Unavailable.Info().Error+": ") + reportedCode(e.Reported)
+	return cmp.Or(strings.TrimPrefix(e.Message, actor.Unavailable.Info().Error+": "), notAnswered) + reportedCode(e.Reported)
 }
+
+// notAnswered is what the commands print of a failure of which the server gives a client no words.
+const notAnswered = "the message could not be answered"
+
+// errNoTree is the error of a tree for a client to which the server shows no calls, such as a customer.
+var errNoTree = errors.New("the tree of calls is not printed: the server shows this key no calls of a run")
 
 // reportedCode returns a note with the code that an agent, tool or model has reported, or "".
 func reportedCode(code string) string {
@@ -156,7 +163,11 @@ func (r *runView) writeState(w io.Writer) {
 
 // print prints the run. The currency is that of its costs.
 func (r *runView) print(w io.Writer, currency string) {
-	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   ", r.Run, r.Actor)
+	fmt.Fprintf(w, "run      %s\n", r.Run)
+	if r.Actor != "" { // else the client is a customer
+		fmt.Fprintf(w, "actor    %s\n", r.Actor)
+	}
+	fmt.Fprint(w, "status   ")
 	r.writeState(w)
 	if r.Error != nil {
 		fmt.Fprintf(w, ": %s", r.Error.text()) // the reason of a parked run has several lines
@@ -219,6 +230,9 @@ func printTree(w io.Writer, from source, root actor.CallID) error {
 	}
 	if err != nil {
 		return err
+	}
+	if r.Actor == "" {
+		return errNoTree
 	}
 	return printBranch(w, from, &r, currencyOf(from, r.Tree), "", "")
 }

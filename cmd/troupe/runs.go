@@ -61,6 +61,15 @@ func (c *RunsShowCmd) Run(s streams) error {
 			return err
 		}
 		r.print(s.out, currencyOf(from, r.Tree))
+		if r.Actor == "" { // to a customer the server shows nothing else of a run
+			if r.Status == runs.PausedWaitingApproval.String() {
+				fmt.Fprintln(s.err, "a colleague has been asked")
+			}
+			if c.Tree {
+				return errNoTree
+			}
+			return nil
+		}
 		if r.State == runs.AgentParked && c.fromServer() {
 			fmt.Fprintf(s.err, "to replay it again once its agent is corrected, or to cancel it:\n  %s\n  %s\n",
 				c.UserFlags.hint("runs retry", []string{r.Run}), c.UserFlags.hint("runs cancel", []string{r.Run}))

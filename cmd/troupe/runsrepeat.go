@@ -126,6 +126,10 @@ func readRepeated(from client, id actor.CallID) (tree repeatedTree, err error) {
 	if err == nil {
 		err = json.Unmarshal(body, &tree)
 	}
+	var own runView
+	if err == nil && len(tree.Runs) == 0 && json.Unmarshal(body, &own) == nil && own.Run != "" { // a customer
+		return tree, errors.New("forbidden: a repeat needs to know what the run has performed, which the server does not show this key; to send the message again:\n  " + from.flags.hint("call", []string{"AGENT", "TEXT"}))
+	}
 	if err == nil && len(tree.Runs) == 0 {
 		err = fmt.Errorf("server %s: its answer names no run; is it a troupe server?", from.server)
 	}

@@ -49,9 +49,9 @@ type sessionView struct {
 		Messages uint64   `json:"messages"`
 		Open     []string `json:"open_runs"`
 	} `json:"agents"`
-	Usage struct {
+	Usage *struct {
 		Total int64 `json:"total_tokens"`
-	} `json:"usage"`
+	} `json:"usage"` // nil for a customer
 }
 
 // Run executes the command.
@@ -76,11 +76,18 @@ func (c *SessionsListCmd) Run(s streams) error {
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	if isTerminal(s.out) && len(page.Sessions) > 0 {
-		fmt.Fprintln(w, "SESSION\tLAST CHANGE\tAGENTS\tUSAGE\tTITLE")
+		usage := "USAGE\t"
+		if page.Sessions[0].Usage == nil {
+			usage = ""
+		}
+		fmt.Fprintf(w, "SESSION\tLAST CHANGE\tAGENTS\t%sTITLE\n", usage)
 	}
 	for i := range page.Sessions {
-		v := &page.Sessions[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d tokens\t%s\n", v.Session, localTime(v.Last), v.agents(), v.Usage.Total, v.Title)
+		v, usage := &page.Sessions[i], ""
+		if v.Usage != nil {
+			usage = fmt.Sprintf("%d tokens\t", v.Usage.Total)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s%s\n", v.Session, localTime(v.Last), v.agents(), usage, v.Title)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -457,7 +457,7 @@ func (p *problem) Error() string {
 		}
 		return text + detail + "; set the variable TROUPE_KEY to a valid key or pass --key (to make one: " + hint("keys create", nil, []string{"--data", "DIR"}) + ")"
 	case p.Run != "":
-		return text + detail + " (see: " + p.flags.hint("runs show", []string{p.Run}) + ")"
+		return text + cmp.Or(detail, notAnswered) + " (see: " + p.flags.hint("runs show", []string{p.Run}) + ")"
 	case p.Code == "agent_not_found" && strings.Contains(p.Detail, "GET /v1/agents"):
 		if p.meant != "" {
 			detail += "; did you mean " + p.meant
