@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -60,7 +61,14 @@ func newBatchFixture(t *testing.T, before http.HandlerFunc) *batchFixture {
 	return f
 }
 
-// batchCall is a call of step 3, of which together leave at once.
+// requests returns the keys and the bodies of the requests so far.
+func (f *batchFixture) requests() (keys, bodies []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.keys), slices.Clone(f.bodies)
+}
+
+// call makes a call of step 3, of which together leave at once.
 func (f *batchFixture) call(ctx context.Context, index uint16, together int, d tools.Declared, input string, left time.Duration) <-chan actor.Answer {
 	d.Name, d.Kind, d.Via, d.Batch, d.URL = "weather.get", tools.KindServer, tools.ViaHTTP, true, f.url+"/w"
 	answer := make(chan actor.Answer, 1)
@@ -97,11 +105,12 @@ func TestCallsOfStepAreOneRequest(t *testing.T) {
 	}
 	id := callID.String() + ".3."
 	body := fmt.Sprintf(`[{"id":"%[1]s0","arguments":{"n":0}},{"id":"%[1]s1","arguments":{"n":1}},{"id":"%[1]s2","arguments":{"n":2}}]`, id)
-	if len(f.bodies) != 1 || f.bodies[0] != body || f.keys[0] != id+"0+1+2" {
-		t.Errorf("got keys %s and bodies %s, want %s", f.keys, f.bodies, body)
+	if keys, bodies := f.requests(); len(bodies) != 1 || bodies[0] != body || keys[0] != id+"0+1+2" {
+		t.Errorf("got keys %s and bodies %s, want %s", keys, bodies, body)
 	}
-	if a := <-f.call(t.Context(), 7, 1, tools.Declared{}, `{}`, testTimeout); a.Refusal != nil || f.bodies[1] != `[{"id":"`+id+`7","arguments":{}}]` || f.keys[1] != id+"7" {
-		t.Errorf("a single call: %+v, key %s and body %s", a, f.keys[1], f.bodies[1])
+	a := <-f.call(t.Context(), 7, 1, tools.Declared{}, `{}`, testTimeout)
+	if keys, bodies := f.requests(); a.Refusal != nil || bodies[1] != `[{"id":"`+id+`7","arguments":{}}]` || keys[1] != id+"7" {
+		t.Errorf("a single call: %+v, keys %s and bodies %s", a, keys, bodies)
 	}
 	f.batches.mu.Lock()
 	defer f.batches.mu.Unlock()
@@ -118,13 +127,14 @@ func TestManyCallsAreSeveralRequests(t *testing.T) {
 			t.Errorf("call %d got %s", i, text)
 		}
 	}
-	if len(f.bodies) != 3 {
-		t.Errorf("got %d requests", len(f.bodies))
+	if _, bodies := f.requests(); len(bodies) != 3 {
+		t.Errorf("got %d requests", len(bodies))
 	}
 	large := `{"text":"` + fmt.Sprintf("%0*d", batchBytesMax/2, 0) + `"}`
 	first, second := f.call(t.Context(), 0, 2, tools.Declared{}, large, testTimeout), f.call(t.Context(), 1, 2, tools.Declared{}, large, testTimeout)
-	if a, b := <-first, <-second; a.Refusal != nil || b.Refusal != nil || len(f.bodies) != 5 {
-		t.Errorf("%v %v, %d requests", a.Refusal, b.Refusal, len(f.bodies))
+	a, b := <-first, <-second
+	if _, bodies := f.requests(); a.Refusal != nil || b.Refusal != nil || len(bodies) != 5 {
+		t.Errorf("%v %v, %d requests", a.Refusal, b.Refusal, len(bodies))
 	}
 }
 
