@@ -135,6 +135,7 @@ var guards = []Guard{
 	{Mutant: "purse-not-handed-on", Spec: NeverOverspent},
 	{Mutant: "purse-shared", Spec: NeverOverspent},
 	{Mutant: "spent-comes-back", Spec: NeverOverspent},
+	{Mutant: "draw-not-charged", Spec: NeverOverspent},
 	{Mutant: "tombstone-ignored", Spec: specs.CancelledNeverStarts},
 	{Mutant: "lane-is-a-stack", Spec: specs.LaneIsFIFO},
 	{Mutant: "lane-starves", Spec: specs.NoLaneStarves},

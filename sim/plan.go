@@ -229,7 +229,10 @@ func drawPlan(c Entropy, o Options) Plan {
 		p.TreeTokens = 1 + int64(c.Int([...]int{5_000, 15_000, 60_000}[c.Int(3)]))
 	}
 	if c.Int(4) == 3 && !o.Plain && o.Team == nil {
-		p.DayTokens = 1 + int64(c.Int([...]int{3_000, 10_000, 30_000}[c.Int(3)]))
+		p.DayTokens = 1 + int64(c.Int([...]int{6_000, 10_000, 30_000}[c.Int(3)]))
+		if p.TreeTokens == 0 && c.Int(2) == 1 { // the first tree draws all of it
+			p.TreeTokens = p.DayTokens
+		}
 	}
 	if c.Int(8) == 7 && !o.Plain && o.Team == nil {
 		p.DayMessages = 1 + int64(c.Int(60))
