@@ -181,7 +181,7 @@ func (r *retention) cutLog(n *node) {
 			return
 		}
 		w.log.note(w.now, "%s cuts its log behind batch %d", n.id, c.Upto.Batch)
-		r.append(n, []store.Entry{store.CutEntry(n.id, c)}, r.end)
+		r.append(n, []store.Entry{store.CutEntry(n.id, 0, c)}, r.end)
 	})
 }
 

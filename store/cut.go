@@ -25,9 +25,10 @@ import (
 // it can be cut alone.
 const CutEntriesMax = 1 << 16
 
-// CutEntry returns the entry that cuts the log of a node.
-func CutEntry(node actor.NodeID, c Cut) Entry {
-	return Entry{Actor: actor.ID{Tenant: actor.DefaultTenant, Agent: actor.SystemAgent + ".log", Key: string(node)}, Record: c}
+// CutEntry returns the entry that cuts the log of a node, which has a number among those of its store. It is in
+// that log as if its shard was the number.
+func CutEntry(node actor.NodeID, log uint16, c Cut) Entry {
+	return Entry{Actor: actor.ID{Tenant: actor.DefaultTenant, Agent: actor.SystemAgent + ".log", Key: string(node)}, Shard: log, Record: c}
 }
 
 // Obstacle is the reason why a log cannot be cut yet.

@@ -105,7 +105,7 @@ func (l *forgettingLog) cut(batch uint64, at actor.Time) Cut {
 	if err := l.MayCut("n1", c); err != nil {
 		l.t.Fatal(err)
 	}
-	l.add(CutEntry("n1", c))
+	l.add(CutEntry("n1", 0, c))
 	return c
 }
 

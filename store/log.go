@@ -25,6 +25,25 @@ type Log interface {
 	Sync(batch uint64) error
 }
 
+// Logs stores the transactions of a Writers, as a Log stores batches. It has the same errors.
+type Logs interface {
+	// AppendAll stores the next transaction, entirely or not at all.
+	AppendAll(t *Transaction) error
+	// SettleAll reports whether a transaction whose AppendAll returned Unknown is stored.
+	SettleAll(t *Transaction) (stored bool, err error)
+	// Sync returns once the transaction with this number, and all earlier ones, are durable.
+	Sync(no uint64) error
+}
+
+// OneLog is the Logs of a store with one log.
+type OneLog struct{ Log }
+
+// AppendAll implements Logs.
+func (l OneLog) AppendAll(t *Transaction) error { return l.Append(&t.Batches[0]) }
+
+// SettleAll implements Logs.
+func (l OneLog) SettleAll(t *Transaction) (bool, error) { return l.Settle(&t.Batches[0]) }
+
 // Fenced is the error for a batch that is not stored, because its node no longer owns
 // these shards under these epochs.
 type Fenced struct{ Shards []ShardEpoch }
@@ -48,4 +67,13 @@ func Resume(log Log, b *Batch) error {
 		return err
 	}
 	return log.Append(b)
+}
+
+// ResumeAll is Resume for a transaction.
+func ResumeAll(logs Logs, t *Transaction) error {
+	stored, err := logs.SettleAll(t)
+	if err != nil || stored {
+		return err
+	}
+	return logs.AppendAll(t)
 }

@@ -20,8 +20,8 @@ import (
 // It opens like the store itself, but has no secret. During a Cut, batches that the anchor of
 // the copy names would be deleted, so the log is not cut meanwhile.
 func Backup(d *Disk, l *logs.Log, dir string) error {
-	return l.WhileUncut(func(synced store.Anchor) error {
-		if err := d.copyTo(dir, synced); err != nil {
+	return l.WhileUncut(func() error {
+		if err := d.copyTo(dir, l.Synced(0)); err != nil {
 			return fmt.Errorf("backup %s: %w", dir, err)
 		}
 		return nil

@@ -30,7 +30,7 @@ func TestReopenKeepsCommittedEntries(t *testing.T) {
 			commit(l, s.next())
 		}
 		mustClose(t, l)
-		end = l.Synced().End
+		end = l.Synced(0).End
 		mustClose(t, d)
 	}
 	d := mustOpen(t, dir, Options{WriteBuffer: 1 << 20})

@@ -90,7 +90,7 @@ func TestForgettingSurvivesCrashes(t *testing.T) {
 	}
 	check("before", want)
 	for _, batch := range []uint64{3, 8} {
-		if err := l.Cut(batch, 0); err != nil {
+		if err := l.Cut(0, batch, 0); err != nil {
 			t.Fatal(err)
 		}
 		check(fmt.Sprint("cut of batch ", batch), want)
@@ -102,7 +102,7 @@ func TestForgettingSurvivesCrashes(t *testing.T) {
 	check("forgotten", gone)
 	for more := true; more; {
 		var err error
-		if more, err = d.Erase("n1", l.Synced().End.Batch); err != nil {
+		if more, err = d.Erase("n1", l.Synced(0).End.Batch); err != nil {
 			t.Fatal(err)
 		}
 		check("erased", gone)
@@ -113,9 +113,9 @@ func TestForgettingSurvivesCrashes(t *testing.T) {
 	if err := l.Forget("default", "s-1", uint16('a'), 1, 9); !errors.As(err, new(store.Gone)) {
 		t.Errorf("deleted again: got error %v", err)
 	}
-	end := l.Synced().End.Batch
+	end := l.Synced(0).End.Batch
 	commit(l, nextEntries(b, 4)...) // flushes the index
-	if err := l.Cut(end, 0); err != nil {
+	if err := l.Cut(0, end, 0); err != nil {
 		t.Fatal(err)
 	}
 	check("cut behind the deletion", fmt.Sprintln(a.id, 0, 0, 0)+readsOf(t, d, b.id))
@@ -194,10 +194,10 @@ func TestPurgeSurvivesCrashes(t *testing.T) {
 		t.Fatal(err)
 	}
 	owed("after a purge", false)
-	end := l.Synced().End.Batch
+	end := l.Synced(0).End.Batch
 	commit(l, nextEntries(b, 4)...)
 	want = readsOf(t, d, b.id)
-	if err := l.Cut(end, 0); err != nil {
+	if err := l.Cut(0, end, 0); err != nil {
 		t.Fatal(err)
 	}
 	owed("after a cut", true)
@@ -243,7 +243,7 @@ func TestBackupOfCutLog(t *testing.T) {
 	for range 12 {
 		commit(l, s.next())
 	}
-	if err := l.Cut(6, 0); err != nil {
+	if err := l.Cut(0, 6, 0); err != nil {
 		t.Fatal(err)
 	}
 	want := readsOf(t, d, s.id)
@@ -268,7 +268,7 @@ func TestOlderStoreUnderNewerAnchorIsRefused(t *testing.T) {
 	for range 8 {
 		commit(l, s.next())
 	}
-	if err := l.Cut(4, 0); err != nil {
+	if err := l.Cut(0, 4, 0); err != nil {
 		t.Fatal(err)
 	}
 	mustClose(t, l, d)

@@ -17,7 +17,7 @@ func NewLog(d *Disk) *logs.Log { return logs.New(logConfig(d)) }
 func logConfig(d *Disk) logs.Config {
 	invariant.Check(!d.options.ReadOnly, "disk: log over a read-only store")
 	return logs.Config{
-		Store: d, Node: d.node, Ends: store.Anchor{End: d.end, Origin: d.origin},
+		Store: d, Logs: []store.LogEnd{{Node: d.node, Anchor: store.Anchor{End: d.end, Origin: d.origin}}},
 		Full: d.Full, Exhausted: func() error { return d.checkFree(d.options.FreeFloor / reservePart) },
 		FlushIndex: d.flushIndex,
 		Anchor: func(a store.Anchor) error {

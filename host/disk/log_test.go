@@ -99,7 +99,7 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 		return []store.Entry{e}
 	}
 	batches := func(commit func(after func())) uint64 {
-		before := l.Synced().End.Batch
+		before := l.Synced(0).End.Batch
 		done := make(chan struct{})
 		commit(func() { close(done) })
 		select {
@@ -107,7 +107,7 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatal("batch was not written in time")
 		}
-		return l.Synced().End.Batch - before
+		return l.Synced(0).End.Batch - before
 	}
 	yield := func() {
 		for range 1000 {
@@ -183,8 +183,8 @@ func TestAnchorSyncsAreRateLimited(t *testing.T) {
 	if n := syncs.Load(); n < 1 || n > most {
 		t.Errorf("%d syncs of the anchor in %v, want 1 to %d", n, time.Since(began), most)
 	}
-	if mark, err := d.readAnchor(); err != nil || mark != l.Synced().End || mark.Pos != 300 {
-		t.Errorf("anchor is at %+v, error %v, log was synced to %+v", mark, err, l.Synced())
+	if mark, err := d.readAnchor(); err != nil || mark != l.Synced(0).End || mark.Pos != 300 {
+		t.Errorf("anchor is at %+v, error %v, log was synced to %+v", mark, err, l.Synced(0))
 	}
 }
 
@@ -219,7 +219,7 @@ func BenchmarkCommit(b *testing.B) {
 				}
 				commit(l, s.next())
 			})
-			batches := l.Synced().End.Batch
+			batches := l.Synced(0).End.Batch
 			mustClose(b, l)
 			b.ReportMetric(float64(b.N)/float64(batches), "entries/batch")
 		})
@@ -267,7 +267,7 @@ func TestBatchesGrowDuringSync(t *testing.T) {
 	blocking.Store(false)
 	close(gate)
 	mustClose(t, l)
-	if n := l.Synced().End; n.Pos != steps || n.Batch > steps/4 {
+	if n := l.Synced(0).End; n.Pos != steps || n.Batch > steps/4 {
 		t.Errorf("%d entries took %d batches", n.Pos, n.Batch)
 	}
 }

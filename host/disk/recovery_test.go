@@ -314,11 +314,11 @@ func drawStoreHistory(t *testing.T, random *rand.Rand, commits int) storeHistory
 // cut cuts the log behind a random batch. It returns false if that is refused.
 func (h *storeHistory) cut(t *testing.T, l *logs.Log, random *rand.Rand) bool {
 	l.Barrier(nil)
-	ends := l.Synced()
+	ends := l.Synced(0)
 	if ends.End.Batch == ends.Origin.Batch {
 		return false
 	}
-	err := l.Cut(ends.Origin.Batch+1+random.Uint64N(ends.End.Batch-ends.Origin.Batch), 0)
+	err := l.Cut(0, ends.Origin.Batch+1+random.Uint64N(ends.End.Batch-ends.Origin.Batch), 0)
 	if err != nil && !errors.As(err, new(store.CannotCut)) {
 		t.Fatal(err)
 	}

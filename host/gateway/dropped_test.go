@@ -67,7 +67,7 @@ func cutLog(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	l := disk.NewLog(d)
-	if err := errors.Join(l.Cut(d.End().Batch, 0), l.Close(), d.Close()); err != nil {
+	if err := errors.Join(l.Cut(0, d.End().Batch, 0), l.Close(), d.Close()); err != nil {
 		t.Fatal(err)
 	}
 }

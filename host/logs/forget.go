@@ -18,20 +18,21 @@ func (l *Log) commitWait(entries []store.Entry) {
 // retainedBytes is the size from which Cut commits the outcomes that it keeps, so that it holds few.
 const retainedBytes = 1 << 20
 
-// Cut deletes the log up to a batch while commits continue. Outcomes whose time in Until is
+// Cut deletes a log up to a batch while commits continue. Outcomes whose time in Until is
 // before now are not kept. A refusal is store.CannotCut. It returns once the cut is
 // durable.
-func (l *Log) Cut(batch uint64, now actor.Time) error {
+func (l *Log) Cut(log int, batch uint64, now actor.Time) error {
 	l.cutting.Lock()
 	defer l.cutting.Unlock()
-	upto, err := l.config.Store.MarkAt(l.config.Node, batch)
+	node := l.Node(log)
+	upto, err := l.config.Store.MarkAt(node, batch)
 	if err != nil {
 		return err
 	}
 	c := store.Cut{Upto: upto, At: now}
 	var entries []store.Entry
 	size := 0
-	err = l.config.Store.Retain(l.config.Node, c, func(e store.Entry) error {
+	err = l.config.Store.Retain(node, c, func(e store.Entry) error {
 		entries = append(entries, e)
 		if size += e.Size(); size >= retainedBytes {
 			l.commitWait(entries)
@@ -46,10 +47,10 @@ func (l *Log) Cut(batch uint64, now actor.Time) error {
 	if err := l.config.FlushIndex(); err != nil { // it must cover the batch
 		return err
 	}
-	if err := l.config.Store.MayCut(l.config.Node, c); err != nil {
+	if err := l.config.Store.MayCut(node, c); err != nil {
 		return err
 	}
-	l.commitWait([]store.Entry{store.CutEntry(l.config.Node, c)})
+	l.commitWait([]store.Entry{store.CutEntry(node, uint16(log), c)})
 	return nil
 }
 
@@ -74,16 +75,20 @@ func (l *Log) MayForget(tenant, session string) error {
 // Erase deletes the rows of all forgotten sessions, and blanks their content in the log.
 // After a crash, the next call continues.
 func (l *Log) Erase() error {
-	for {
-		if more, err := l.config.Store.Erase(l.config.Node, l.Synced().End.Batch); err != nil || !more {
-			return err
+	for log := range l.Count() {
+		for more := true; more; {
+			var err error
+			if more, err = l.config.Store.Erase(l.Node(log), l.Synced(log).End.Batch); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }
 
-// WhileUncut runs a function while no Cut and no Forget runs, with the ends of the durable log.
-func (l *Log) WhileUncut(f func(synced store.Anchor) error) error {
+// WhileUncut runs a function while no Cut and no Forget runs.
+func (l *Log) WhileUncut(f func() error) error {
 	l.cutting.Lock()
 	defer l.cutting.Unlock()
-	return f(l.Synced())
+	return f()
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -28,49 +29,52 @@ const (
 	eagerBatchesMax = 4
 )
 
-// Log appends entries to a store. It drives a store.Writer with three
-// goroutines: one writes batches, one waits for syncs, one writes the anchor.
+// Log appends entries to the logs of a store, of which most stores have one. It drives a store.Writers with
+// three goroutines: one writes transactions, one waits for syncs, one writes the anchor.
 //
-//  1. Entries are in the log in the order of the Commit calls.
+//  1. Entries are durable in the order of the Commit calls, whatever their log.
 //  2. Callbacks run one at a time, in the order of the Commit calls. Each runs
 //     once everything committed up to its own Commit is durable.
 //  3. A callback MUST NOT wait for another callback. Each callback delays those
 //     that follow it.
 type Log struct {
 	config Config
+	store  store.Logs
 
 	mu        sync.Mutex
-	writer    *store.Writer
-	gates     []gate // in the order of Commit
-	running   []gate // callbacks being run
-	releasing bool   // a goroutine runs callbacks
-	synced    store.Anchor
-	delayed   bool // delayTimer is set
+	writer    *store.Writers
+	gates     []gate         // in the order of Commit
+	running   []gate         // callbacks being run
+	releasing bool           // a goroutine runs callbacks
+	ends      []end          // of the logs after written transactions, in their order
+	synced    []store.Anchor // of the durable logs, by number
+	delayed   bool           // delayTimer is set
 	selected  []*Selected
 	closed    bool
 
-	appended    chan struct{} // there may be a batch to write
+	appended    chan struct{} // there may be a transaction to write
 	delayTimer  *time.Timer   // signals the channel appended after pieceDelay
 	pieceDelay  time.Duration
-	syncedMoved chan struct{}     // synced has changed
-	stop        chan struct{}     // closed when no more entries are accepted
-	unsynced    chan store.Anchor // ends of the log after appended batches, at most store.BatchesInFlight
+	syncedMoved chan struct{} // synced has changed
+	stop        chan struct{} // closed when no more entries are accepted
+	unsynced    chan uint64   // numbers of appended transactions, at most store.BatchesInFlight
 	done        sync.WaitGroup
 
-	written store.Anchor // ends of the log after the last appended batch; of writeBatches
-	cutting sync.Mutex   // held by Cut, Forget and WhileUncut
+	written []store.Anchor // of the logs after the last appended transaction; of writeBatches
+	cutting sync.Mutex     // held by Cut, Forget and WhileUncut
 }
 
 // Config is the store of a Log, with what the store's kind decides.
 type Config struct {
+	// Store has several logs only if it is a store.Logs, too.
 	Store store.Forgetter
-	Node  actor.NodeID
-	Ends  store.Anchor // of the log at the time the store was opened
+	Logs  []store.LogEnd // with the ends at the time the store was opened
 	// Full and Exhausted return an error while new work, or even a deletion, must wait.
 	Full, Exhausted func() error
 	// FlushIndex makes the rows of the index cover all batches.
 	FlushIndex func() error
-	// Anchor records the ends of the synced log outside of the log. CloseAnchor does so a last time.
+	// Anchor records the ends of the first log, which was synced, outside of the log. CloseAnchor does so a last
+	// time. Both may be nil.
 	Anchor, CloseAnchor func(store.Anchor) error
 	// Closing reports that the Log begins to close; may be nil.
 	Closing func()
@@ -80,19 +84,34 @@ type Config struct {
 	PieceDelay time.Duration
 }
 
+// end is the state of a log after a transaction.
+type end struct {
+	no  uint64 // of the transaction
+	log uint16
+	store.Anchor
+}
+
 // gate is a callback and the log position that must be durable before it runs.
 type gate struct {
 	at    store.Pos
 	after func()
 }
 
-// New returns a Log that continues at the end of a store's log. A store MUST have only one Log.
+// New returns a Log that continues at the ends of a store's logs. A store MUST have only one Log.
 func New(c Config) *Log {
-	writer := store.WriterConfig{Node: c.Node, From: c.Ends.End}
+	var writer store.WriterConfig
 	invariant.Must(rand.Read(writer.Seed[:]))
-	l := &Log{config: c, writer: store.NewWriter(writer), synced: c.Ends, written: c.Ends,
+	l := &Log{config: c, writer: store.NewWriters(writer, c.Logs),
 		appended: make(chan struct{}, 1), syncedMoved: make(chan struct{}, 1), stop: make(chan struct{}),
-		unsynced: make(chan store.Anchor, store.BatchesInFlight), pieceDelay: cmp.Or(c.PieceDelay, pieceDelayDefault)}
+		unsynced: make(chan uint64, store.BatchesInFlight), pieceDelay: cmp.Or(c.PieceDelay, pieceDelayDefault)}
+	var several bool
+	if l.store, several = c.Store.(store.Logs); !several {
+		invariant.Check(len(c.Logs) == 1, "logs: %T has one log, not %d", c.Store, len(c.Logs))
+		l.store = store.OneLog{Log: c.Store}
+	}
+	for _, end := range c.Logs {
+		l.synced, l.written = append(l.synced, end.Anchor), append(l.written, end.Anchor)
+	}
 	l.delayTimer = time.AfterFunc(time.Hour, l.endDelay)
 	l.delayTimer.Stop()
 	l.done.Add(3)
@@ -102,7 +121,7 @@ func New(c Config) *Log {
 	return l
 }
 
-// Commit appends entries to the log. The callback after, which may be nil, runs
+// Commit appends entries to their log, which MUST be one. The callback after, which may be nil, runs
 // when the log is durable up to these entries. If the log is already durable,
 // the callback runs before Commit returns. Exception: another goroutine is
 // running earlier callbacks.
@@ -194,14 +213,20 @@ func (l *Log) Full() error { return l.config.Full() }
 // Exhausted returns an error while even deletions must wait for free space.
 func (l *Log) Exhausted() error { return l.config.Exhausted() }
 
-// Synced returns the ends of the durable log.
-func (l *Log) Synced() store.Anchor {
+// Count returns the number of logs.
+func (l *Log) Count() int { return len(l.config.Logs) }
+
+// Node returns the name of a log.
+func (l *Log) Node(log int) actor.NodeID { return l.config.Logs[log].Node }
+
+// Synced returns the ends of a durable log.
+func (l *Log) Synced(log int) store.Anchor {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.synced
+	return l.synced[log]
 }
 
-// Released returns the position up to which callbacks may run.
+// Released returns the position up to which callbacks may run. It counts the entries of all logs.
 func (l *Log) Released() store.Pos {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,7 +259,10 @@ func (l *Log) Close() error {
 	last := make(chan struct{}) // another goroutine may be running the callbacks
 	l.Barrier(func() { close(last) })
 	<-last
-	return l.config.CloseAnchor(l.synced)
+	if l.config.CloseAnchor == nil {
+		return nil
+	}
+	return l.config.CloseAnchor(l.synced[0])
 }
 
 func (l *Log) writeBatches() {
@@ -243,15 +271,16 @@ func (l *Log) writeBatches() {
 	stopping := false
 	for {
 		l.mu.Lock()
-		b, ok := store.Batch{}, false
+		var t *store.Transaction
+		ok := false
 		if inFlight := len(l.unsynced); inFlight < eagerBatchesMax || l.writer.Backlog() >= inFlight {
-			b, ok = l.writer.Take()
+			t, ok = l.writer.Take()
 		}
 		empty := l.writer.Backlog() == 0
 		l.mu.Unlock()
 		switch {
 		case ok:
-			l.writeBatch(&b)
+			l.write(t)
 		case stopping && empty:
 			return
 		case stopping:
@@ -266,25 +295,34 @@ func (l *Log) writeBatches() {
 	}
 }
 
-func (l *Log) writeBatch(b *store.Batch) {
-	l.writer.Seal(b) // needs no lock and takes the longest
-	if err := l.append(b); err != nil {
-		l.config.Fatal("cannot write batch %d: %v", b.No, err)
+func (l *Log) write(t *store.Transaction) {
+	l.writer.Seal(t) // needs no lock and takes the longest
+	if err := l.append(t); err != nil {
+		l.config.Fatal("cannot write %s: %v", named(t), err)
 	}
-	l.writer.Reuse(b) // the store has copied the rows, so their memory can be reused
-	l.mu.Lock()
-	l.writer.Written(b.No)
-	l.mu.Unlock()
-	l.written.End = b.Mark()
+	l.writer.Reuse(t) // the store has copied the rows, so their memory can be reused
 	for _, s := range l.selections() {
-		s.add(b)
+		s.add(t)
 	}
-	for i := range b.Entries {
-		if c, ok := b.Entries[i].Record.(store.Cut); ok {
-			l.written.Origin = c.Upto
+	l.mu.Lock()
+	l.writer.Written(t.No)
+	for i := range t.Batches {
+		b := &t.Batches[i]
+		l.written[b.Log].End = b.Mark()
+		for j := range b.Entries {
+			if c, ok := b.Entries[j].Record.(store.Cut); ok {
+				l.written[b.Log].Origin = c.Upto
+			}
 		}
+		l.ends = append(l.ends, end{t.No, b.Log, l.written[b.Log]})
 	}
-	l.unsynced <- l.written
+	l.mu.Unlock()
+	l.unsynced <- t.No
+}
+
+// named names the first batch of a transaction.
+func named(t *store.Transaction) string {
+	return fmt.Sprintf("batch %d of %s", t.Batches[0].No, t.Batches[0].Node)
 }
 
 func (l *Log) selections() []*Selected {
@@ -293,11 +331,11 @@ func (l *Log) selections() []*Selected {
 	return l.selected
 }
 
-// append stores a batch. While its result is unknown, it settles it and tries again.
-func (l *Log) append(b *store.Batch) error {
-	err := l.config.Store.Append(b)
+// append stores a transaction. While its result is unknown, it settles it and tries again.
+func (l *Log) append(t *store.Transaction) error {
+	err := l.store.AppendAll(t)
 	for errors.As(err, new(store.Unknown)) {
-		err = store.Resume(l.config.Store, b)
+		err = store.ResumeAll(l.store, t)
 	}
 	return err
 }
@@ -305,18 +343,22 @@ func (l *Log) append(b *store.Batch) error {
 func (l *Log) awaitSyncs() {
 	defer l.done.Done()
 	defer close(l.syncedMoved)
-	for ends := range l.unsynced {
-		if err := l.config.Store.Sync(ends.End.Batch); err != nil {
-			l.config.Fatal("cannot sync batch %d: %v", ends.End.Batch, err)
+	for no := range l.unsynced {
+		if err := l.store.Sync(no); err != nil {
+			l.config.Fatal("cannot sync transaction %d: %v", no, err)
 		}
 		l.mu.Lock()
-		l.writer.Synced(ends.End.Batch)
-		l.synced = ends
-		selected := l.selected
-		l.mu.Unlock()
-		for _, s := range selected {
-			s.sync(ends.End.Batch)
+		l.writer.Synced(no)
+		n := 0
+		for ; n < len(l.ends) && l.ends[n].no <= no; n++ {
+			l.synced[l.ends[n].log] = l.ends[n].Anchor
 		}
+		l.ends = append(l.ends[:0], l.ends[n:]...)
+		selected := l.selected
+		for _, s := range selected {
+			s.sync(l.synced[s.log].End.Batch)
+		}
+		l.mu.Unlock()
 		notify(l.appended)
 		notify(l.syncedMoved)
 		l.mu.Lock()
@@ -329,6 +371,9 @@ func (l *Log) awaitSyncs() {
 // AnchorEvery.
 func (l *Log) moveAnchor() {
 	defer l.done.Done()
+	if l.config.Anchor == nil {
+		return
+	}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for range l.syncedMoved {
@@ -337,10 +382,7 @@ func (l *Log) moveAnchor() {
 		case <-l.stop: // Close writes the anchor a last time
 			continue
 		}
-		l.mu.Lock()
-		ends := l.synced
-		l.mu.Unlock()
-		if err := l.config.Anchor(ends); err != nil {
+		if err := l.config.Anchor(l.Synced(0)); err != nil {
 			l.config.Fatal("cannot write %v", err)
 		}
 		pause.Reset(AnchorEvery)

@@ -3,6 +3,7 @@
 package logs
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/troupe-run/troupe/store"
@@ -11,9 +12,10 @@ import (
 // selectedMax is the number of selected batches that are remembered.
 const selectedMax = 4096
 
-// Selected knows which batches since the start have entries that a filter selects, so that a reader of the log
+// Selected knows which batches of a log since the start have entries that a filter selects, so that a reader of the log
 // need not read the others.
 type Selected struct {
+	log    uint16
 	filter func(*store.Entry) bool
 
 	mu      sync.Mutex
@@ -23,18 +25,24 @@ type Selected struct {
 	changed []chan struct{}
 }
 
-// Select returns the batches of the log with entries that a filter selects. It MUST be called before the first
+// Select returns the batches of a log with entries that a filter selects. It MUST be called before the first
 // Commit.
-func (l *Log) Select(filter func(*store.Entry) bool) *Selected {
+func (l *Log) Select(log int, filter func(*store.Entry) bool) *Selected {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := &Selected{filter: filter, from: l.synced.End.Batch, synced: l.synced.End.Batch}
+	end := l.synced[log].End.Batch
+	s := &Selected{log: uint16(log), filter: filter, from: end, synced: end}
 	l.selected = append(l.selected, s)
 	return s
 }
 
-// add notes a batch before it is durable.
-func (s *Selected) add(b *store.Batch) {
+// add notes the batch of a transaction before it is durable.
+func (s *Selected) add(t *store.Transaction) {
+	at := slices.IndexFunc(t.Batches, func(b store.Batch) bool { return b.Log == s.log })
+	if at < 0 {
+		return
+	}
+	b := &t.Batches[at]
 	for i := range b.Entries {
 		if !s.filter(&b.Entries[i]) {
 			continue

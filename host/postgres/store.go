@@ -388,11 +388,10 @@ func (s *Store) reconnect() error {
 // NewLog returns a Log that continues at the end of the store's log. A store MUST have only one Log.
 func NewLog(s *Store) *logs.Log {
 	return logs.New(logs.Config{
-		Store: s, Node: s.node, Ends: store.Anchor{End: s.end, Origin: s.origin},
+		Store: s, Logs: []store.LogEnd{{Node: s.node, Anchor: store.Anchor{End: s.end, Origin: s.origin}}},
 		Full: s.Full, Exhausted: s.Full,
 		FlushIndex: func() error { return nil }, // each batch does
-		// The row of the log is the anchor.
-		Anchor: func(store.Anchor) error { return nil }, CloseAnchor: func(store.Anchor) error { return nil },
+		// The row of the log is its anchor.
 		Closing: func() { now := time.Now(); s.closing.CompareAndSwap(nil, &now) },
 		Fatal:   s.fatal,
 	})

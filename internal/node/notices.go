@@ -33,7 +33,7 @@ func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog
 		return nil, err
 	}
 	return webhooks.Open(webhooks.Options{Webhooks: c.Webhooks, Dir: filepath.Join(c.Data, webhooksFolder), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
-		&notices{store: s, selected: log.Select((*store.Entry).MayNote), offers: c.Offers})
+		&notices{store: s, selected: log.Select(0, (*store.Entry).MayNote), offers: c.Offers})
 }
 
 // egress returns what requests of the node itself need: those of webhooks and of traces.

@@ -196,7 +196,7 @@ func (r *retention) cut(ctx context.Context, before, now actor.Time) {
 			}
 		}
 		if err == nil && batch > 0 {
-			err = r.log.Cut(batch, now)
+			err = r.log.Cut(0, batch, now)
 		}
 		if err != nil {
 			r.report(ctx, "the log is not cut", err)

@@ -29,7 +29,7 @@ func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.L
 		return nil, err
 	}
 	return traces.Open(traces.Options{Config: c.Traces, Path: filepath.Join(c.Data, tracesFile), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
-		&spanLog{store: s, selected: log.Select((*store.Entry).MayTrace)})
+		&spanLog{store: s, selected: log.Select(0, (*store.Entry).MayTrace)})
 }
 
 // spanLog reads what begins and closes spans from the log. It implements traces.Source.

@@ -70,7 +70,7 @@ func (x *trial) cut() {
 		return
 	}
 	x.room()
-	x.write([]store.Entry{store.CutEntry(Node, c)})
+	x.write([]store.Entry{store.CutEntry(Node, 0, c)})
 	x.cutUpto = batch
 }
 

@@ -51,7 +51,7 @@ func deleteSession(t *testing.T, dir string) {
 		{Actor: id, Epoch: 1, N: 2, WasDue: 1001, Record: store.Ended{Call: run, At: 2, Until: actor.Forever,
 			Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text("secret")}}},
 	}, nil)
-	err = errors.Join(l.Cut(12, 0), l.Forget(actor.DefaultTenant, deletedSession, 0, 1, 1), l.Erase(), l.Close(), d.Close())
+	err = errors.Join(l.Cut(0, 12, 0), l.Forget(actor.DefaultTenant, deletedSession, 0, 1, 1), l.Erase(), l.Close(), d.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
