@@ -93,7 +93,7 @@ func (r *batchResult) failed() bool {
 // readBatchResult reads an element. One that has none of the members is the result itself.
 func readBatchResult(value jsontext.Value) batchResult {
 	var members map[string]jsontext.Value
-	if value.Kind() != '{' || json.Unmarshal(value, &members) != nil {
+	if json.Unmarshal(value, &members) != nil {
 		return batchResult{Result: value}
 	}
 	r := batchResult{Result: members["result"], Error: members["error"]}
@@ -101,7 +101,7 @@ func readBatchResult(value jsontext.Value) batchResult {
 		text, _ := plainText(id)
 		r.ID = &text
 	}
-	if r.ID == nil && r.Result == nil && !r.failed() {
+	if r.ID == nil && r.Result == nil {
 		r.Result = value
 	}
 	return r
@@ -137,9 +137,11 @@ func batchElements(b []byte, head bool) (elements []batchResult, err error) {
 		if err != nil {
 			break
 		}
-		if strict, err := StrictJSON(element); err == nil {
-			elements = append(elements, readBatchResult(slices.Clone(strict)))
+		strict, err := StrictJSON(element)
+		if err != nil { // the places of those behind it would be wrong
+			break
 		}
+		elements = append(elements, readBatchResult(slices.Clone(strict)))
 	}
 	return elements, nil
 }

@@ -37,6 +37,9 @@ func TestBatchAnswers(t *testing.T) {
 		`[{"id":"r.1.0","result":1}]`:                                                        {`1`, "tool t answers without a result for this call of 2"},
 		`[{"id":"r.1.0","result":1},{"id":"r.1.0","result":2},{"id":"other","result":3},7]`:  {`1`, "tool t answers without a result for this call of 2"},
 		`[{"id":7,"name":"Graz"},{"id":8,"name":"Oslo"}]`:                                    list("tool t answers without a result for this call of 2"),
+		`[{"id":"r.1.0","result":1,"error":""},{"id":"r.1.2","result":2,"error":[]}]`:        {`1`, `2`},
+		`[{"id":"r.1.0","result":1,"error":0},{"id":"r.1.2","result":2,"error":{}}]`:         {`1`, `2`},
+		`[{"id":"r.1.0","error":"` + strings.Repeat("y", 9000) + `"},1]`:                     {"tool t answers: " + strings.Repeat("y", 1021) + "…", "tool t answers without a result for this call of 2"},
 		`[{"id":"0","error":"bad"},{"id":"1","result":2}]`:                                   list("tool t answers without a result for this call of 2"),
 		`[{"city":"Graz"},{"error":{},"t":1}]`:                                               {`{"city":"Graz"}`, `{"error":{},"t":1}`},
 		`{"took_ms":3,"more":[{}],"results":[1,2]}`:                                          {`1`, `2`},
@@ -70,13 +73,15 @@ func TestBatchAnswers(t *testing.T) {
 			}
 		}
 	}
-	for head, want := range map[string]string{`[1,`: "1", `{"results":[{"id":"r.1.0","result":1},{"id":"r.1.2","result":"yyy`: "1", `[{"id":"r.1.0","result":1}`: "1", `{"took":1,"resu`: ""} {
+	for head, want := range map[string]string{`[1,`: "1", `{"results":[{"id":"r.1.0","result":1},{"id":"r.1.2","result":"yyy`: "1",
+		`[{"id":"r.1.0","result":1}`: "1", `{"took":1,"resu`: "", "[{\"id\":\"r.1.0\",\"result\":1,\"x\":\"\xff\",\"y\":1,\"y\":2},": "1",
+		"[" + strings.Repeat("[", 2000) + "\"\xff\"" + strings.Repeat("]", 2000) + ",2,": ""} {
 		cut := upstream.HTTPTool{Name: "t", Idempotent: true}.BatchAnswers(batchCalls, &actor.Part{Media: actor.MediaText, Bytes: []byte(head)}, []string{"it is too long"})
 		if want != "" && (cut[0].Refusal != nil || string(cut[0].Parts[0].Bytes) != want) || want == "" && cut[0].Refusal == nil {
-			t.Errorf("%s: %+v", head, cut[0])
+			t.Errorf("%.80q: %+v", head, cut[0])
 		}
 		if cut[1].Refusal == nil || want != "" && cut[1].Refusal.Detail != "tool t has cut the result of this call: all results of a request have at most 1048560 bytes" {
-			t.Errorf("%s: %+v", head, cut[1])
+			t.Errorf("%.80q: %+v", head, cut[1])
 		}
 	}
 }
