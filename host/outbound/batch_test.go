@@ -8,8 +8,10 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -73,8 +75,12 @@ func (f *batchFixture) call(ctx context.Context, index uint16, together int, d t
 	d.Name, d.Kind, d.Via, d.Batch, d.URL = "weather.get", tools.KindServer, tools.ViaHTTP, true, f.url+"/w"
 	answer := make(chan actor.Answer, 1)
 	call := actor.Call{ID: callID, Root: rootID, To: actor.NewID("a", "s"), Principal: "u-1"}
+	id := actor.EffectID{Run: callID, Step: 3, Index: index}
+	if together == 0 { // a call of no run
+		id = actor.EffectID{}
+	}
 	go func() {
-		answer <- f.Tool(ctx, actor.EffectID{Run: callID, Step: 3, Index: index},
+		answer <- f.Tool(ctx, id,
 			runtime.Tool{Name: d.Name, Input: []byte(input), Context: tools.ExecutionContext{Call: call}, Left: left, Declared: &d, Together: together})
 	}()
 	return answer
@@ -111,6 +117,10 @@ func TestCallsOfStepAreOneRequest(t *testing.T) {
 	a := <-f.call(t.Context(), 7, 1, tools.Declared{}, `{}`, testTimeout)
 	if keys, bodies := f.requests(); a.Refusal != nil || bodies[1] != `[{"id":"`+id+`7","arguments":{}}]` || keys[1] != id+"7" {
 		t.Errorf("a single call: %+v, keys %s and bodies %s", a, keys, bodies)
+	}
+	a = <-f.call(t.Context(), 0, 0, tools.Declared{}, `{}`, testTimeout)
+	if keys, bodies := f.requests(); a.Refusal != nil || bodies[2] != `[{"id":"1","arguments":{}}]` || keys[2] != "" {
+		t.Errorf("a call of no run: %+v, keys %s and bodies %s", a, keys, bodies)
 	}
 	f.batches.mu.Lock()
 	defer f.batches.mu.Unlock()
@@ -186,6 +196,67 @@ func TestBatchKeepsDeadline(t *testing.T) {
 		if a.Refusal == nil || a.Refusal.Reason != actor.Deadline {
 			t.Errorf("got %+v", a)
 		}
+	}
+}
+
+// TestLongResponseToBatch checks that a response which is too long loses only the results that were cut.
+func TestLongResponseToBatch(t *testing.T) {
+	f := newBatchFixture(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `["short", "%s"]`, strings.Repeat("y", upstream.ToolResultBytesMax))
+	})
+	if got := fmt.Sprintf("%.110s", f.all(t, 2, tools.Declared{Idempotent: true})); !strings.HasPrefix(got, `["short" Unavailable`) {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestCallsJoinThoseOfTheirStep checks which calls leave in a request, in which order, and when.
+func TestCallsJoinThoseOfTheirStep(t *testing.T) {
+	type call struct {
+		id   actor.EffectID
+		tool string
+	}
+	other := actor.NewCallID(actor.Time(time.Second), 5, 6)
+	for name, c := range map[string]struct {
+		calls     []call
+		cancelled int // which of them; -1: none
+		groups    string
+		after     time.Duration
+	}{
+		"all":          {[]call{{actor.EffectID{Run: callID, Step: 3, Index: 2}, "a.b"}, {actor.EffectID{Run: callID, Step: 3, Index: 0}, "a.b"}}, -1, "[2: 0 2] [0: 0 2]", 0},
+		"another run":  {[]call{{actor.EffectID{Run: callID, Step: 3}, "a.b"}, {actor.EffectID{Run: other, Step: 3, Index: 1}, "a.b"}}, -1, "[0: 0] [1: 1]", batchWait},
+		"another step": {[]call{{actor.EffectID{Run: callID, Step: 3}, "a.b"}, {actor.EffectID{Run: callID, Step: 4, Index: 1}, "a.b"}}, -1, "[0: 0] [1: 1]", batchWait},
+		"another tool": {[]call{{actor.EffectID{Run: callID, Step: 3}, "a.b"}, {actor.EffectID{Run: callID, Step: 3, Index: 1}, "a.c"}}, -1, "[0: 0] [1: 1]", batchWait},
+		"cancelled":    {[]call{{actor.EffectID{Run: callID, Step: 3}, "a.b"}}, 0, "[0:]", time.Millisecond},
+		"one cancelled": {[]call{{actor.EffectID{Run: callID, Step: 3}, "a.b"}, {actor.EffectID{Run: callID, Step: 3, Index: 1}, "a.b"}, {actor.EffectID{Run: callID, Step: 3, Index: 2}, "a.b"}},
+			1, "[0: 0 2] [1:] [2: 0 2]", time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b, began := batches{open: map[batchKey]*batch{}}, time.Now()
+			var all []*batchedCall
+			var joined sync.WaitGroup
+			for i, one := range c.calls {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				all = append(all, &batchedCall{ctx: ctx, id: one.id, op: runtime.Tool{Name: one.tool, Together: max(2, len(c.calls)+c.cancelled)}})
+				joined.Go(func() { b.join(all[i]) })
+				if synctest.Wait(); i == c.cancelled {
+					time.AfterFunc(time.Millisecond, cancel)
+				}
+			}
+			joined.Wait()
+			var groups []string
+			for _, one := range all {
+				text := fmt.Sprintf("[%d:", one.id.Index)
+				for _, g := range one.group {
+					text += fmt.Sprintf(" %d", g.id.Index)
+				}
+				groups = append(groups, text+"]")
+			}
+			if got, after := strings.Join(groups, " "), time.Since(began); got != c.groups || after != c.after || len(b.open) != 0 {
+				t.Errorf("%s: got %s after %v, want %s after %v; %d wait", name, got, after, c.groups, c.after, len(b.open))
+			}
+		})
 	}
 }
 
