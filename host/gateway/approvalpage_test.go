@@ -5,8 +5,6 @@ package gateway
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
@@ -16,11 +14,6 @@ import (
 
 // A person who approves on the chat page sees each character of what an agent has chosen.
 func TestApprovalOfThePageHidesNothing(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
-	module := servedModule(t, "run.js")
 	const bad = "to\u202e\u2066\u200b\u200d\u2028\ufe0f\u3164\u2800\ue000\u009b\U000e0041ecila"
 	const seen = `to\u202e\u2066\u200b\u200d\u2028\ufe0f\u3164\u2800\ue000\u009b\udb40\udc41ecila`
 	args := map[string]any{bad: bad}
@@ -32,14 +25,9 @@ func TestApprovalOfThePageHidesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+module)
-	command.Stdin = strings.NewReader(string(in))
-	out, err := command.Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
+	out := runScript(t, "approval", "run.js", string(in))
 	var shown string
-	if err := json.Unmarshal(out, &shown); err != nil {
+	if err := json.Unmarshal([]byte(out), &shown); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, want := range []string{"Approve pay" + seen + "?", "sum" + seen, "q" + seen, "c" + seen, "client" + seen, `"` + seen + `": "` + seen + `"`} {
@@ -54,11 +42,6 @@ func TestApprovalOfThePageHidesNothing(t *testing.T) {
 
 // A call about which somebody else decides has no buttons on the chat page, and of a customer's no contents.
 func TestApprovalOfColleaguesHasNoButtons(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
-	module := servedModule(t, "run.js")
 	for name, c := range map[string]struct {
 		messages    string
 		want, hides string
@@ -70,24 +53,15 @@ func TestApprovalOfColleaguesHasNoButtons(t *testing.T) {
 		"a budget, by its view":  {`[{"kind":"budget","tool_name":"big","status":"PENDING","may_decide":true,"args":{}},{"type":"approval_required","approval_id":"a","tool_name":"big","args_summary":"up to 50 tokens"}]`, "asks for a larger budget: up to 50 tokens", `Approve\n`},
 		"this user's":            {`[{"type":"approval_required","approval_id":"a","tool_name":"pay","args_summary":"pays 5","status":"PENDING","may_decide":true,"args":{}}]`, "Reject", "colleague has been asked"},
 	} {
-		command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+module)
-		command.Stdin = strings.NewReader(c.messages)
-		out, err := command.Output()
-		if err != nil {
-			t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-		}
-		if shown := string(out); !strings.Contains(shown, c.want) || strings.Contains(shown, c.hides) {
-			t.Errorf("%s: %s, want %q and not %q", name, shown, c.want, c.hides)
+		out := runScript(t, "approval", "run.js", c.messages)
+		if !strings.Contains(out, c.want) || strings.Contains(out, c.hides) {
+			t.Errorf("%s: %s, want %q and not %q", name, out, c.want, c.hides)
 		}
 	}
 }
 
 // The chat page shows how an approval of a called agent ended, of which the server sends no decision, live and after a reload.
 func TestDecisionAboutACalledAgentOnThePage(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
 	const hint, ended, shown = "You can write meanwhile", "Ended with the run", `,"decided_by":"bob","reason":"asked Anna"`
 	const own = `{"type":"approval_required","approval_id":"a","tool_name":"refund","args_summary":"5","child_run_id":"c"},`
 	const customers = `{"type":"approval_required","approval_id":"a"},`
@@ -105,14 +79,9 @@ func TestDecisionAboutACalledAgentOnThePage(t *testing.T) {
 		"not decided":            {`"PENDING"`, customers + failed, ended, hint},
 	} {
 		for _, past := range []string{"", "past"} {
-			command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+servedModule(t, "run.js"), past)
-			command.Stdin = strings.NewReader(`[{"status":` + c.status + `,"may_decide":false,"args":{}},` + c.messages + `]`)
-			out, err := command.Output()
-			if err != nil {
-				t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-			}
-			if text := string(out); !strings.Contains(text, c.want) || strings.Contains(text, c.hides) {
-				t.Errorf("%s %s: %s, want %q and not %q", name, past, text, c.want, c.hides)
+			out := runScript(t, "approval", "run.js", `[{"status":`+c.status+`,"may_decide":false,"args":{}},`+c.messages+`]`, past)
+			if !strings.Contains(out, c.want) || strings.Contains(out, c.hides) {
+				t.Errorf("%s %s: %s, want %q and not %q", name, past, out, c.want, c.hides)
 			}
 		}
 	}
@@ -120,10 +89,6 @@ func TestDecisionAboutACalledAgentOnThePage(t *testing.T) {
 
 // A key that lacks the scope of an action is kept: the card says what is missing, with the scopes that the console needs.
 func TestActionOfTheConsoleThatAKeyMayNotDo(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
 	const lacks = `{"status":403,"code":"forbidden_scope","detail":"the API key k lacks the scope call; troupe keys create --scope call --data DIR makes one that has it"}`
 	const approval = `"/v1/approvals":{"approvals":[{"approval_id":"ap_1","kind":"tool","tool_name":"refund","args_summary":"5 EUR","args":{},"root_run_id":"r","actor":"desk/s","agent_id":"desk","session_id":"s","principal":"ann",
 		"created_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-01T00:01:00Z"}]}`
@@ -137,13 +102,8 @@ func TestActionOfTheConsoleThatAKeyMayNotDo(t *testing.T) {
 		"retry":  {noApproval + "," + noCall + "," + waits(`"agent_state":"Parked"`), "Retry", "/v1/runs/r:retry"},
 		"signal": {noApproval + "," + noCall + "," + waits(`"waiting_for":[{"name":"go","until":"2026-01-01T00:01:00Z"}]`), "Send the signal", "/v1/runs/r:signal"},
 	} {
-		command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "inbox.mjs"), "file://"+servedModule(t, "inbox.js"))
-		command.Stdin = strings.NewReader(`[{` + c.first + `},{"press":"` + c.press + `","` + c.path + `":` + lacks + `}]`)
-		out, err := command.Output()
-		if err != nil {
-			t.Fatal(name, err, string(err.(*exec.ExitError).Stderr))
-		}
-		_, after, _ := strings.Cut(string(out), "\n")
+		out := runScript(t, "inbox", "inbox.js", `[{`+c.first+`},{"press":"`+c.press+`","`+c.path+`":`+lacks+`}]`)
+		_, after, _ := strings.Cut(out, "\n")
 		if !strings.Contains(after, "Your key lacks the scope call. A key for the console: "+consoleKey) || !strings.Contains(after, "["+c.press+"]") || strings.Contains(after, "refused") {
 			t.Errorf("%s: %s", name, after)
 		}
@@ -157,20 +117,11 @@ func TestActionOfTheConsoleThatAKeyMayNotDo(t *testing.T) {
 
 // The inbox shows what the call of a tool that waits for approval does, in the list and on the card.
 func TestSummaryOfAnApprovalInTheInbox(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
 	const server = `"/v1/approvals":{"approvals":[{"approval_id":"ap_1","kind":"tool","tool_name":"refund","args_summary":"refunds 5\u202e EUR","args":{},"root_run_id":"r","actor":"desk/s","agent_id":"desk","session_id":"s","principal":"ann",
 		"created_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-01T00:01:00Z"}]},"/v1/tool_calls":{"tool_calls":[]},"/v1/runs":{"runs":[]},"/v1/usage":{},"/v1/runs/r":{"runs":[]},"/v1/tools/refund":{}`
-	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "inbox.mjs"), "file://"+servedModule(t, "inbox.js"))
-	command.Stdin = strings.NewReader(`[{` + server + `},{"list":true,` + server + `}]`)
-	out, err := command.Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
+	out := runScript(t, "inbox", "inbox.js", `[{`+server+`},{"list":true,`+server+`}]`)
 	const want = `refunds 5\\u202e EUR`
-	card, list, _ := strings.Cut(string(out), "\n")
+	card, list, _ := strings.Cut(out, "\n")
 	if !strings.Contains(card, "What "+want) || !strings.Contains(list, want) {
 		t.Errorf("card %s, list %s", card, list)
 	}
@@ -178,15 +129,8 @@ func TestSummaryOfAnApprovalInTheInbox(t *testing.T) {
 
 // The console offers to read on if a run has more prompts, or may have some later.
 func TestFurtherPromptsInTheConsole(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
-	out, err := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "prompts.mjs"), "file://"+servedModule(t, "runpage.js")).Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
-	if want := "true last 1 \ntrue 3 1 read on\nfalse last 1 read on\nfalse 3 1 read on\n"; string(out) != want {
+	out := runScript(t, "prompts", "runpage.js", "")
+	if want := "true last 1 \ntrue 3 1 read on\nfalse last 1 read on\nfalse 3 1 read on\n"; out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
@@ -196,10 +140,6 @@ const consoleKey = "troupe keys create --scope operator --scope read --scope cal
 
 // The inbox shows a question of a client tool with what is asked and of whom, without a button, and how it ended.
 func TestQuestionInTheInbox(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
 	const none = `"/v1/approvals":{"approvals":[]},"/v1/runs":{"runs":[]},`
 	const question = none + `"/v1/tool_calls":{"tool_calls":[{"tool_call_id":"tc_1","state":"WAITING_CLIENT","kind":"client_tool","tool_name":"user.ask","args":{"question":"Which\u202e room?"},
 		"run_id":"r","root_run_id":"r","actor":"u-1/concierge/s","agent_id":"concierge","session_id":"s","principal":"ann","created_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-01T00:01:00Z"}]}`
@@ -207,13 +147,8 @@ func TestQuestionInTheInbox(t *testing.T) {
 		`{"state":"SUCCEEDED","status":"succeeded","result":"sea view"}`:                                   "Answered",
 		`{"state":"FAILED","status":"failed","error":{"code":"declined","message":"the person declined"}}`: "Not answered: the person declined",
 	} {
-		command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "inbox.mjs"), "file://"+servedModule(t, "inbox.js"))
-		command.Stdin = strings.NewReader(`[{` + question + `},{` + none + `"/v1/tool_calls":{"tool_calls":[]},"/v1/tool_calls/tc_1":` + ended + `}]`)
-		out, err := command.Output()
-		if err != nil {
-			t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-		}
-		open, over, _ := strings.Cut(string(out), "\n")
+		out := runScript(t, "inbox", "inbox.js", `[{`+question+`},{`+none+`"/v1/tool_calls":{"tool_calls":[]},"/v1/tool_calls/tc_1":`+ended+`}]`)
+		open, over, _ := strings.Cut(out, "\n")
 		for _, part := range []string{`Which\\u202e room?`, "Asked by concierge", "Asked of ann", "Tool user.ask"} {
 			if !strings.Contains(open, part) {
 				t.Errorf("%q is missing in %s", part, open)

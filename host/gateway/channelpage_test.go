@@ -4,8 +4,6 @@ package gateway
 
 import (
 	"encoding/json"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -14,17 +12,9 @@ import (
 // an answer the page opens another one, and sends the message again under its request_id. It does not
 // wait when the device goes offline.
 func TestSilentConnectionOfThePageIsReplaced(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
-	module := servedModule(t, "channel.js")
-	out, err := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "channel.mjs"), "file://"+module).Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
+	out := runScript(t, "channel", "channel.js", "")
 	var events []string
-	if err := json.Unmarshal(out, &events); err != nil {
+	if err := json.Unmarshal([]byte(out), &events); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	want := []string{"connecting", "connection 1: hello", "ready", "connection 1: agent_invoke 1", "after 34 s", "waiting", "connecting",

@@ -5,7 +5,6 @@ package gateway
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -14,18 +13,8 @@ import (
 
 // A run that is parked says so on the chat page, until it goes on.
 func TestParkedRunOnThePage(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
-	module := servedModule(t, "run.js")
-	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+module)
-	command.Stdin = strings.NewReader(`[{"type":"state","state":"PARKED","detail":{"code":"outcome_unknown","text":"before: pay 7"}}]`)
-	out, err := command.Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
-	if shown := string(out); !strings.Contains(shown, "does not go on by itself") || !strings.Contains(shown, "outcome_unknown: before: pay 7") {
+	shown := runScript(t, "approval", "run.js", `[{"type":"state","state":"PARKED","detail":{"code":"outcome_unknown","text":"before: pay 7"}}]`)
+	if !strings.Contains(shown, "does not go on by itself") || !strings.Contains(shown, "outcome_unknown: before: pay 7") {
 		t.Errorf("the page shows %s", shown)
 	}
 }
@@ -33,11 +22,6 @@ func TestParkedRunOnThePage(t *testing.T) {
 // The chat page has a sentence for each reason of a failed run, without its code and without what the server says. A
 // failure that the same message may pass later has a button for that; one of the message has one to edit it.
 func TestFailuresOfThePageAreSentences(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
-	module := servedModule(t, "run.js")
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "errors.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +40,7 @@ func TestFailuresOfThePageAreSentences(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := shownFailures(t, node, module, string(in))
+	texts := shownFailures(t, string(in))
 	if len(texts) != len(codes) {
 		t.Fatalf("%d texts for %d codes", len(texts), len(codes))
 	}
@@ -76,16 +60,10 @@ func TestFailuresOfThePageAreSentences(t *testing.T) {
 }
 
 // shownFailures returns what the chat page shows of failures.
-func shownFailures(t *testing.T, node, module, failures string) (texts []string) {
+func shownFailures(t *testing.T, failures string) (texts []string) {
 	t.Helper()
-	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "failures.mjs"), "file://"+module)
-	command.Stdin = strings.NewReader(failures)
-	command.Env = append(os.Environ(), "TZ=UTC", "LC_ALL=en_GB.UTF-8")
-	out, err := command.Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
-	if err := json.Unmarshal(out, &texts); err != nil {
+	out := runScript(t, "failures", "run.js", failures)
+	if err := json.Unmarshal([]byte(out), &texts); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return texts
@@ -94,10 +72,6 @@ func shownFailures(t *testing.T, node, module, failures string) (texts []string)
 // A user who has sent all messages of a day is told until when, without a button. The limit of a single message has one to
 // edit it, and one of an earlier day has ended.
 func TestLimitOfMessagesOnThePage(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
 	const future, noon = `"ts":4102488000000`, `"ts":1735732800000` // noon of 1 January 2100 and 2025
 	for failure, want := range map[string][2]string{
 		`{"code":"budget_exceeded",` + future + `,"detail":{"retry_after":43200}}`:                                                      {`until .*2100.*\.`, ""},
@@ -109,7 +83,7 @@ func TestLimitOfMessagesOnThePage(t *testing.T) {
 		`{"code":"budget_exceeded",` + future + `,"detail":{"retry_after":"soon"}}`:                                                     {`^The message or its answer reached a limit\.`, "Edit the message"},
 		`{"code":"agent_busy","detail":{"retry_after":1}}`:                                                                              {`Try again in 1 s\.`, "Retry"},
 	} {
-		texts := shownFailures(t, node, servedModule(t, "run.js"), "["+failure+"]")
+		texts := shownFailures(t, "["+failure+"]")
 		sentence, button, _ := strings.Cut(texts[0], "\n")
 		if !regexp.MustCompile(want[0]).MatchString(sentence) || strings.TrimSpace(button) != want[1] || strings.Contains(sentence, "calls") {
 			t.Errorf("%s: %q, want %q and the button %q", failure, texts[0], want[0], want[1])
@@ -119,15 +93,7 @@ func TestLimitOfMessagesOnThePage(t *testing.T) {
 
 // The chat page has a card for each call whose outcome is awaited, with its skill and its time, and without the agent.
 func TestPendingCallsOnThePage(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
-	module := servedModule(t, "tasks.js")
-	out, err := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "tasks.mjs"), "file://"+module).Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
+	out := runScript(t, "tasks", "tasks.js", "")
 	const want = `↗ look up 0:41 Cancel
 ↗ pay, which waits for a decision 0:00 Cancel
 ↗ look up 61:01 Cancel
@@ -135,24 +101,17 @@ func TestPendingCallsOnThePage(t *testing.T) {
 a 2 false
 0 true
 `
-	if string(out) != want {
+	if out != want {
 		t.Errorf("the page shows\n%s\nwant\n%s", out, want)
 	}
 }
 
 // The fields of an approval of a budget give amounts that the server reads, or say what they want.
 func TestRaiseFieldsOfThePages(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
-	out, err := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "raise.mjs"), "file://"+servedModule(t, "raise.js")).Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
+	out := runScript(t, "raise", "raise.js", "")
 	const money, tokens = `2 {"error":"Raise by an amount above 0 such as 0.50, with at most 6 decimals."}`, `2 {"error":"Raise by a whole number of tokens above 0."}`
 	want := strings.Join([]string{`2 null`, `2 {"money":0.25}`, `2 {"tokens":1000}`, `2 {"money":2,"tokens":7}`, money, money, money, money, money, tokens, tokens, `1 {"tokens":12}`, `1 {"money":12}`, `0 null`, ""}, "\n")
-	if string(out) != want {
+	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }

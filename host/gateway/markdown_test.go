@@ -4,8 +4,6 @@ package gateway
 
 import (
 	"encoding/json"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -19,22 +17,12 @@ type rendered struct {
 // renderMarkdown renders texts with the module of the chat page.
 func renderMarkdown(t *testing.T, texts []string) (all []rendered) {
 	t.Helper()
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("needs Node.js")
-	}
-	module := servedModule(t, "markdown.js")
 	in, err := json.Marshal(texts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "markdown.mjs"), "file://"+module)
-	command.Stdin = strings.NewReader(string(in))
-	out, err := command.Output()
-	if err != nil {
-		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
-	}
-	if err := json.Unmarshal(out, &all); err != nil || len(all) != len(texts) {
+	out := runScript(t, "markdown", "markdown.js", string(in))
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != len(texts) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return all

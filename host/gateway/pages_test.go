@@ -5,6 +5,7 @@ package gateway
 import (
 	"net/http"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -105,17 +106,31 @@ func TestPagesLoadTheirOwnFilesOnly(t *testing.T) {
 	}
 }
 
-// servedModule writes the scripts of the pages into one folder, as the server serves them, and returns the path of one.
-func servedModule(t *testing.T, name string) string {
+// runScript runs a script of testdata with Node.js, and returns its output. The script uses a module of the pages, from a folder
+// with all of them as the server serves them. Without Node.js the test is skipped.
+func runScript(t *testing.T, script, module, input string, args ...string) string {
 	t.Helper()
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
 	dir := t.TempDir()
-	for script, f := range webTable {
-		if path.Ext(script) != ".js" {
+	for name, f := range webTable {
+		if path.Ext(name) != ".js" {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, script), f.content, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), f.content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return filepath.Join(dir, name)
+	command := exec.Command(node, append([]string{"--experimental-default-type=module", filepath.Join("testdata", script+".mjs"), "file://" + filepath.Join(dir, module)}, args...)...)
+	command.Stdin = strings.NewReader(input)
+	command.Env = append(os.Environ(), "TZ=UTC", "LC_ALL=en_GB.UTF-8")
+	var problems strings.Builder
+	command.Stderr = &problems
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, problems.String())
+	}
+	return string(out)
 }

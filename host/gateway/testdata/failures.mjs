@@ -2,34 +2,14 @@
 // Shows failed runs with the module of the chat page: node failures.mjs MODULE <failures >texts, both JSON. A failure is a
 // code, or a whole message. A text is what the page shows of it without its details.
 import { readFileSync } from "node:fs";
+import { Recorded, useElements } from "./recorded.mjs";
 
-class Recorded {
-  children = [];
-  dataset = {};
-  style = { setProperty() {} };
-  constructor(name) {
-    this.name = name;
-  }
-  addEventListener() {}
-  setAttribute() {}
-  append(...children) {
-    this.children.push(...children);
-  }
-  replaceChildren(...children) {
-    this.children = children;
-  }
-  remove() {}
-  querySelector() {
-    return new Recorded();
-  }
-  set textContent(text) {
-    this.children = [text];
-  }
+class Shown extends Recorded {
   toString() {
     return this.name === "details" ? "" : this.children.join("\n");
   }
 }
-globalThis.document = { createElement: (name) => new Recorded(name), getElementById: () => new Recorded() };
+useElements(Shown);
 
 const { RunView } = await import(process.argv[2]);
 const texts = JSON.parse(readFileSync(0, "utf8")).map((failure) => {

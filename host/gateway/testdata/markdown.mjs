@@ -1,29 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Renders texts with the module of the chat page: node markdown.mjs MODULE <texts >results, both JSON. A result has the
-// elements as text and the processor time in ms. The elements only record what the module makes of them.
+// elements as text and the processor time in ms.
 import { readFileSync } from "node:fs";
+import { Recorded, useElements } from "./recorded.mjs";
 
-class Recorded {
-  constructor(name) {
-    this.name = name;
-    this.children = [];
-  }
-  append(...children) {
-    for (const c of children) this.children.push(c);
-  }
-  setAttribute(key, value) {
-    if (key === "href") this.href = value;
-    if (key === "class" && value.startsWith("align-")) this.href = value;
-  }
-  addEventListener() {}
-  set textContent(text) {
-    this.children = [text];
-  }
+class Shown extends Recorded {
   toString() {
-    return `<${this.name}${this.href ? ` ${this.href}` : ""}>${this.children.join("")}</${this.name}>`;
+    const shown = [this.name, this.href ?? (this.class?.startsWith("align-") && this.class)].filter(Boolean).join(" ");
+    return `<${shown}>${this.children.join("")}</${this.name}>`;
   }
 }
-globalThis.document = { createElement: (name) => new Recorded(name) };
+useElements(Shown);
 
 const { blocks } = await import(process.argv[2]);
 const results = JSON.parse(readFileSync(0, "utf8")).map((text) => {

@@ -1,29 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows pending work with the module of the chat page: node tasks.mjs MODULE, and prints what is shown, a line for each card,
 // and what was cancelled.
-class Recorded {
-  children = [];
-  constructor(name) {
-    this.name = name;
-  }
-  addEventListener(_, listener) {
-    this.press = listener;
-  }
-  setAttribute() {}
-  append(...children) {
-    this.children.push(...children);
-  }
-  replaceChildren(...children) {
-    this.children = children;
-  }
-  set textContent(text) {
-    this.children = [text];
-  }
-  toString() {
-    return this.children.join(" ");
-  }
-}
-globalThis.document = { createElement: (name) => new Recorded(name) };
+import { Recorded, useElements } from "./recorded.mjs";
+useElements(Recorded);
 
 const { TaskCards } = await import(process.argv[2]);
 const cancelled = [];
@@ -38,7 +17,7 @@ cards.show(pending, 42_000);
 console.log(cards.root.children.join("\n"));
 cards.tick(3_662_000);
 console.log(cards.root.children.join("\n"));
-cards.root.children[0].children.at(-1).press();
+cards.root.children[0].children.at(-1).listeners.click();
 console.log(cancelled.join(), cards.count, cards.root.hidden);
 cards.show({}, 0);
 console.log(cards.count, cards.root.hidden);
