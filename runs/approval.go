@@ -53,6 +53,14 @@ func ParseApprovalStatus(text string) (ApprovalStatus, error) {
 // Ended reports whether the state has no successor.
 func (s ApprovalStatus) Ended() bool { return s > ApprovalStatusPending }
 
+// ApprovalKind returns the value of Kind in the events of an approval: of a budget, or of a tool call.
+func ApprovalKind(budget bool) string {
+	if budget {
+		return KindBudget
+	}
+	return KindTool
+}
+
 // The approvers of a call that requires an approval. Without one of them, every principal with the right to
 // decide on this server is an approver, but no customer.
 const (

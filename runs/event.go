@@ -175,7 +175,7 @@ const (
 	EventBytesMax  = 16 << 20 // encoded event; Decode rejects a longer one
 )
 
-// Values of Kind in a ToolCallCreated event.
+// Values of Kind in the events of a tool call or of an approval.
 const (
 	KindTool   = "tool"
 	KindClient = "client_tool" // a tool that a device of the user performs

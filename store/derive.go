@@ -219,7 +219,7 @@ func (d *derivation) derive() {
 	case Held:
 		if s.Ask != nil && s.Call != nil {
 			d.add(runs.ApprovalRequired, func(v *runs.Event) {
-				v.Kind = approvalKind(r.For.Reason == actor.HoldBudget)
+				v.Kind = runs.ApprovalKind(r.For.Reason == actor.HoldBudget)
 				v.Child, v.Until, v.Approval, v.Name, v.Text = s.Ask.Child, r.Until, r.For.Subject, r.For.Name, r.For.Text
 			})
 		}
@@ -346,11 +346,11 @@ func (d *derivation) asked(a *Asked, index uint16) {
 	waits := func() {
 		id := runs.ToolCallID{Run: d.entry.EventRun(), Step: s.Step, Index: index}.Approval()
 		add(runs.ApprovalCreated, func(v *runs.Event) {
-			v.Kind, v.Name, v.Until, v.Text, v.Approval = approvalKind(a.AwaitsBudget()), shownName(out), a.Clock.Due(), a.Await.Summary, id
+			v.Kind, v.Name, v.Until, v.Text, v.Approval = runs.ApprovalKind(a.AwaitsBudget()), shownName(out), a.Clock.Due(), a.Await.Summary, id
 		})
 		if s.Call != nil && len(chain) == 0 {
 			d.add(runs.ApprovalRequired, func(v *runs.Event) {
-				v.Kind, v.Name, v.Until, v.Text, v.Approval = approvalKind(a.AwaitsBudget()), shownName(out), a.Clock.Due(), a.Await.Summary, id
+				v.Kind, v.Name, v.Until, v.Text, v.Approval = runs.ApprovalKind(a.AwaitsBudget()), shownName(out), a.Clock.Due(), a.Await.Summary, id
 			})
 		}
 		d.add(runs.RunPaused, func(v *runs.Event) { v.Name, v.Until, v.Approval = approvalName, a.Clock.Due(), id })
@@ -416,14 +416,6 @@ func (d *derivation) asked(a *Asked, index uint16) {
 		clamped(func() string { return shownName(out) })
 		add(runs.WaitOpened, func(v *runs.Event) { v.Name, v.Until = out.Name, a.Clock.Due() })
 	}
-}
-
-// approvalKind returns what a person decides about.
-func approvalKind(budget bool) string {
-	if budget {
-		return runs.KindBudget
-	}
-	return runs.KindTool
 }
 
 // elapsed returns the time from an ask to the entry.
@@ -560,7 +552,7 @@ func (d *derivation) resolved(r *Resolved) {
 	}
 	if r.Status == runs.ApprovalStatusExpired {
 		add(runs.ApprovalExpired, func(v *runs.Event) {
-			v.Kind, v.Text, v.Approval = approvalKind(a.Kind == actor.AskModel), r.Detail, id
+			v.Kind, v.Text, v.Approval = runs.ApprovalKind(a.Kind == actor.AskModel), r.Detail, id
 		})
 		resumed()
 		budget()
