@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 
 	"github.com/go-json-experiment/json"
@@ -27,23 +26,16 @@ type approvalRoutes struct{ *Server }
 
 // approvalView is the JSON form of an approval.
 type approvalView struct {
-	ID        string         `json:"approval_id"`
-	Status    string         `json:"status"`
-	Call      string         `json:"tool_call_id"`
-	Tool      string         `json:"tool_name"`
-	Args      jsontext.Value `json:"args,omitzero"`
-	Summary   string         `json:"args_summary"`
-	Run       string         `json:"run_id"`
-	Root      string         `json:"root_run_id"`
-	Actor     string         `json:"actor"` // with its namespace
-	Agent     string         `json:"agent_id"`
-	Session   string         `json:"session_id"`
-	Principal string         `json:"principal,omitzero"`
-	Created   string         `json:"created_at"`
-	Expires   string         `json:"expires_at"`
-	Decided   string         `json:"decided_at,omitzero"`
-	By        string         `json:"decided_by,omitzero"`
-	Reason    string         `json:"reason,omitzero"`
+	ID      string         `json:"approval_id"`
+	Status  string         `json:"status"`
+	Call    string         `json:"tool_call_id"`
+	Tool    string         `json:"tool_name"`
+	Args    jsontext.Value `json:"args,omitzero"`
+	Summary string         `json:"args_summary"`
+	pendingView
+	Decided string `json:"decided_at,omitzero"`
+	By      string `json:"decided_by,omitzero"`
+	Reason  string `json:"reason,omitzero"`
 
 	Approver string     `json:"approver,omitzero"`
 	Kind     string     `json:"kind"` // runs.KindTool or runs.KindBudget
@@ -51,44 +43,48 @@ type approvalView struct {
 	May      *bool      `json:"may_decide,omitzero"` // of one approval
 }
 
-// raiseView is the JSON form of what is added to a budget.
+// pendingView is the JSON form of a tool call that waits, without the call: its run, its actor and its times.
+type pendingView struct {
+	Run       string `json:"run_id"`
+	Root      string `json:"root_run_id"`
+	Actor     string `json:"actor"` // with its namespace
+	Agent     string `json:"agent_id"`
+	Session   string `json:"session_id"`
+	Principal string `json:"principal,omitzero"`
+	Created   string `json:"created_at"`
+	Expires   string `json:"expires_at"`
+}
+
+func newPendingView(run, root actor.CallID, of actor.ID, principal string, created, until actor.Time) pendingView {
+	return pendingView{run.String(), root.String(), of.String(), of.Agent, of.Key, principal, runs.FormatTime(created), runs.FormatTime(until)}
+}
+
+// raiseView is the JSON form of an addition to a budget.
 type raiseView struct {
 	Tokens int64   `json:"tokens,omitzero"`
 	Money  float64 `json:"money,omitzero"` // in units of the currency
 }
 
-// approvalKind returns what is decided about.
-func approvalKind(budget bool) string {
-	if budget {
-		return runs.KindBudget
+// newRaiseView returns the JSON form of an amount, nil for none.
+func newRaiseView(p *actor.Purse) *raiseView {
+	if *p == (actor.Purse{}) {
+		return nil
 	}
-	return runs.KindTool
+	return &raiseView{p.Tokens, float64(p.Micros) / actor.Micro}
 }
 
-// setKind says what is decided about, and what is added to a budget: by an approval while it waits, or by the decision.
-func (v *approvalView) setKind(budget bool, raise *actor.Purse) {
-	v.Kind = approvalKind(budget)
-	if budget && *raise != (actor.Purse{}) {
-		v.Raise = &raiseView{raise.Tokens, float64(raise.Micros) / 1e6}
-	}
-}
-
-// raiseOf returns what an approval adds to a budget while it waits, and afterwards what the decision has added, which is
-// the result of the call.
-func raiseOf(found *command.ToolCall) (raise actor.Purse) {
+// raiseOf returns the amount that an approval adds to a budget. While it waits, this is the amount that is asked for.
+// Afterwards it is the amount of the decision, which is the result of the call.
+func raiseOf(found *command.ToolCall) *raiseView {
 	c := &found.Call
 	if c.Approval.Status == runs.ApprovalStatusPending {
-		return found.Raise
+		return newRaiseView(&found.Raise)
 	}
 	var added raiseView
-	if c.Approval.Status == runs.ApprovalStatusApproved && json.Unmarshal([]byte(c.Result), &added) == nil {
-		raise = actor.Purse{Tokens: added.Tokens, Micros: int64(math.Round(added.Money * 1e6))}
+	if !c.Budget || c.Approval.Status != runs.ApprovalStatusApproved || json.Unmarshal([]byte(c.Result), &added) != nil || added == (raiseView{}) {
+		return nil
 	}
-	return raise
-}
-
-func newApprovalView(id runs.ToolCallID, of actor.ID) approvalView {
-	return approvalView{ID: id.Approval(), Status: runs.ApprovalStatusPending.String(), Call: id.String(), Run: id.Run.String(), Actor: of.String(), Agent: of.Agent, Session: of.Key}
+	return &added
 }
 
 // actsForRun returns the problem of a decision by a request that acts for a run, or that a
@@ -148,11 +144,8 @@ func respondApprovals(ctx *fasthttp.RequestCtx, found command.Approvals, next st
 	}{[]approvalView{}, next}
 	for i := range found.All {
 		a := &found.All[i]
-		v := newApprovalView(a.ID, a.Actor)
-		v.Tool, v.Args, v.Summary, v.Root, v.Principal = a.Tool, ingress.ToolValue(string(a.Args)), a.Summary, a.Root.String(), a.Principal
-		v.Created, v.Expires, v.Approver = runs.FormatTime(a.Created), runs.FormatTime(a.Until), a.Approver
-		v.setKind(a.Budget, &a.Raise)
-		out.Approvals = append(out.Approvals, v)
+		out.Approvals = append(out.Approvals, approvalView{ID: a.ID.Approval(), Status: runs.ApprovalStatusPending.String(), Call: a.ID.String(), Tool: a.Tool, Args: ingress.ToolValue(string(a.Args)), Summary: a.Summary,
+			pendingView: newPendingView(a.ID.Run, a.Root, a.Actor, a.Principal, a.Created, a.Until), Approver: a.Approver, Kind: runs.ApprovalKind(a.Budget), Raise: newRaiseView(&a.Raise)})
 	}
 	respondJSON(ctx, http.StatusOK, out)
 }
@@ -227,19 +220,15 @@ func (s approvalRoutes) find(ctx *fasthttp.RequestCtx, by *caller) (found comman
 // customer it is one of the run that the customer began, whatever run below it makes the call.
 func respondApproval(ctx *fasthttp.RequestCtx, by *caller, found *command.ToolCall, may, shown bool) {
 	c, a := &found.Call, found.Call.Approval
-	v := newApprovalView(c.ID, found.Owner.Actor)
-	v.Status, v.Tool, v.Args, v.Summary = a.Status.String(), c.Name, ingress.ToolValue(c.Args), a.Summary
-	v.Approver, v.May = found.Approver, &may
-	raise := raiseOf(found)
-	v.setKind(c.Budget, &raise)
+	v := approvalView{ID: c.ID.Approval(), Status: a.Status.String(), Call: c.ID.String(), Tool: c.Name, Args: ingress.ToolValue(c.Args), Summary: a.Summary,
+		pendingView: newPendingView(c.ID.Run, found.Owner.Root, found.Owner.Actor, found.Principal, a.Created, a.Until),
+		Decided:     formatOptional(a.Decided), By: a.By, Reason: a.Reason, Approver: found.Approver, Kind: runs.ApprovalKind(c.Budget), Raise: raiseOf(found), May: &may}
 	if !shown {
 		v.Tool, v.Args, v.Summary = "", nil, ""
 	}
-	v.Root, v.Principal = found.Owner.Root.String(), found.Principal
 	if by.chats() {
 		v.Run = v.Root
 	}
-	v.Created, v.Expires, v.Decided, v.By, v.Reason = runs.FormatTime(a.Created), runs.FormatTime(a.Until), formatOptional(a.Decided), a.By, a.Reason
 	respondJSON(ctx, http.StatusOK, v)
 }
 
@@ -309,7 +298,7 @@ func (s approvalRoutes) below(by caller, root actor.CallID) (all []waitingApprov
 	}
 	for i := range found.All {
 		a := &found.All[i]
-		all = append(all, waitingApproval{a.ID.Approval(), a.Tool, a.Summary, runs.FormatTime(a.Until), approvalKind(a.Budget)})
+		all = append(all, waitingApproval{a.ID.Approval(), a.Tool, a.Summary, runs.FormatTime(a.Until), runs.ApprovalKind(a.Budget)})
 	}
 	return all
 }

@@ -94,19 +94,12 @@ func newToolCallView(found *command.ToolCall) toolCallView {
 
 // clientCallView is the JSON form of a call of a client tool in a list.
 type clientCallView struct {
-	ID        string         `json:"tool_call_id"`
-	State     string         `json:"state"`
-	Kind      string         `json:"kind"`
-	Name      string         `json:"tool_name"`
-	Args      jsontext.Value `json:"args"`
-	Run       string         `json:"run_id"`
-	Root      string         `json:"root_run_id"`
-	Actor     string         `json:"actor"` // with its namespace
-	Agent     string         `json:"agent_id"`
-	Session   string         `json:"session_id"`
-	Principal string         `json:"principal,omitzero"`
-	Created   string         `json:"created_at"`
-	Expires   string         `json:"expires_at"`
+	ID    string         `json:"tool_call_id"`
+	State string         `json:"state"`
+	Kind  string         `json:"kind"`
+	Name  string         `json:"tool_name"`
+	Args  jsontext.Value `json:"args"`
+	pendingView
 }
 
 // listToolCalls answers with a page of the calls of client tools that wait for a device of their user, the oldest
@@ -120,7 +113,7 @@ func listToolCalls(s *Server, ctx *fasthttp.RequestCtx) {
 		for i := range found.All {
 			a := &found.All[i]
 			out.Calls = append(out.Calls, clientCallView{a.ID.String(), runs.ToolStatusWaitingClient.String(), runs.KindClient, a.Tool, ingress.ToolValue(string(a.Args)),
-				a.ID.Run.String(), a.Root.String(), a.Actor.String(), a.Actor.Agent, a.Actor.Key, a.Principal, runs.FormatTime(a.Created), runs.FormatTime(a.Until)})
+				newPendingView(a.ID.Run, a.Root, a.Actor, a.Principal, a.Created, a.Until)})
 		}
 		respondJSON(ctx, http.StatusOK, out)
 	})
