@@ -128,6 +128,7 @@ const outcome = (a) => [{ APPROVED: "Approved", REJECTED: "Rejected", EXPIRED: "
 class Card {
   constructor(item, app, title) {
     this.item = item;
+    this.app = app;
     this.note = el("span", { class: "muted small" });
     this.facts = el("dl", { class: "facts" });
     this.error = el("p", { class: "error-text", role: "alert" });
@@ -154,7 +155,6 @@ class ApprovalCard extends Card {
   constructor(item, app) {
     const a = item.approval;
     super(item, app, titleOf(a));
-    this.app = app;
     this.path = el("span", { text: a.agent_id });
     this.cost = el("span", { text: "…" });
     this.effect = el("span", { text: "…" });
@@ -263,7 +263,6 @@ class ParkedCard extends Card {
   constructor(item, app) {
     const r = item.run;
     super(item, app, `Parked run of ${r.agent_id}`);
-    this.app = app;
     this.fact("Asked for", r.principal ?? "");
     this.fact("Status", chip(statusOf(r)));
     this.fact("Spent so far", spent([r.tree_usage], ""));
@@ -289,7 +288,6 @@ class SignalCard extends Card {
   constructor(item, app) {
     const r = item.run, [{ name }] = r.waiting_for;
     super(item, app, `${r.agent_id} waits for ${name}`);
-    this.app = app;
     this.name = name;
     this.fact("Asked for", r.principal ?? "");
     this.fact("Signal", name);
