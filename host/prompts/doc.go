@@ -23,11 +23,13 @@
 //
 // # Files
 //
-//	backup.go   copies of the files, and Deletions, which a restored one follows
-//	config.go   Config, the settings
-//	file.go     the files of a session
-//	frame.go    the frames of a file, each with a record
-//	record.go   Record, a request and its answer
-//	redact.go   redactor, which removes what patterns match
-//	store.go    Store, all files of a node
+//	backup.go     copies of the files, and Deletions, which a restored one follows
+//	config.go     Config, the settings
+//	file.go       the files of a session
+//	frame.go      the frames of a file, each with a record
+//	page.go       Page, records of a run that are read together
+//	record.go     Record, a request and its answer
+//	redact.go     redactor, which removes what patterns match
+//	retention.go  removal of records: beyond the bounds, after Config.Keep, and of runs that need none
+//	store.go      Store, all files of a node
 package prompts

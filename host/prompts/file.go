@@ -284,36 +284,6 @@ func writeAt(path string, b []byte, size int64) (err error) {
 	return errors.Join(err, f.Close())
 }
 
-// bound removes what is beyond the bounds once a session has grown. s.files is held.
-func (s *Store) bound(of *sessionFiles) {
-	if s.held > basesBytesMax {
-		for _, f := range s.each(func(f *file) bool { return f.held > 0 }) {
-			f.drop()
-		}
-		s.held = 0
-	}
-	for len(of.all) > 1 && of.size() > s.session {
-		if !s.remove(of.all[0]) {
-			break
-		}
-	}
-	if s.sum.Load() > s.evict || s.runs > s.most {
-		s.makeRoom()
-	}
-}
-
-// makeRoom removes the files that were written to longest ago. s.files is held.
-func (s *Store) makeRoom() {
-	all := s.each(func(*file) bool { return true })
-	slices.SortStableFunc(all, func(a, b *file) int { return a.changed.Compare(b.changed) })
-	for _, f := range all {
-		if s.sum.Load() <= s.evict-s.evict/evictedPart && s.runs <= s.most-s.most/evictedPart {
-			return
-		}
-		s.remove(f)
-	}
-}
-
 // rewrite removes the records of a file that a function does not select. s.files is held.
 func (s *Store) rewrite(f *file, selects func(*framed) bool) {
 	s.load(f)
