@@ -5,6 +5,7 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 
@@ -85,8 +86,8 @@ func (j *loadJudge) compare(spec string, id actor.ID, saved *store.Saved) (got, 
 			fail("has entry %d of %d", e.N, len(written))
 			return got, want
 		}
-		if text, want := entryText(e), entryText(&written[e.N-1]); text != want {
-			fail("has entry %d\n  %.600s, want\n  %.600s", e.N, text, want)
+		if got, want, different := differ(newStoredEntry(e), newStoredEntry(&written[e.N-1])); different {
+			fail("has entry %d\n  %.600s, want\n  %.600s", e.N, got, want)
 		}
 	}
 	got, err := store.Fold(*saved)
@@ -95,7 +96,7 @@ func (j *loadJudge) compare(spec string, id actor.ID, saved *store.Saved) (got, 
 	}
 	if err != nil || got.N != want.N {
 		fail("has %d entries, want %d: %v", got.N, want.N, err)
-	} else if got, want := journalText(&got), journalText(&want); got != want {
+	} else if got, want, different := differ(newStoredJournal(&got), newStoredJournal(&want)); different {
 		at := 0
 		for at < min(len(got), len(want)) && got[at] == want[at] {
 			at++
@@ -106,8 +107,13 @@ func (j *loadJudge) compare(spec string, id actor.ID, saved *store.Saved) (got, 
 	return got, want
 }
 
-// entryText returns an entry without the fields that are not stored.
-func entryText(e *store.Entry) string {
+// storedEntry is an entry without the fields that are not stored.
+type storedEntry struct {
+	Type  string // of the record
+	Entry store.Entry
+}
+
+func newStoredEntry(e *store.Entry) storedEntry {
 	o := e.WithoutBodies()
 	o.Summary, o.First = nil, false // a journal does not need them
 	switch r := o.Record.(type) {
@@ -118,7 +124,7 @@ func entryText(e *store.Entry) string {
 		r.Ask = storedAsks([]store.Asked{r.Ask})[0]
 		o.Record = r
 	}
-	return fmt.Sprintf("%T %s", o.Record, textOfValue(o))
+	return storedEntry{reflect.TypeOf(o.Record).String(), o}
 }
 
 func storedAsks(asks []store.Asked) []store.Asked {
@@ -135,31 +141,38 @@ func storedAsks(asks []store.Asked) []store.Asked {
 	return asks
 }
 
-// journalText returns what a journal holds: its open runs, its state, its tombstones and
-// the outcomes that it remembers, complete or as references.
-func journalText(j *store.Journal) string {
-	type outcome struct {
-		Call  actor.CallID
-		Until actor.Time
-	}
-	var outcomes []outcome
+// storedJournal is what a journal holds: its open runs, its state, its tombstones and the
+// outcomes that it remembers, complete or as references.
+type storedJournal struct {
+	Runs     []store.Run
+	State    []actor.StateItem
+	Buried   []store.Buried
+	Outcomes []storedOutcome
+}
+
+type storedOutcome struct {
+	Call  actor.CallID
+	Until actor.Time
+}
+
+func newStoredJournal(j *store.Journal) storedJournal {
+	s := storedJournal{Runs: make([]store.Run, 0, len(j.Runs)), State: j.ActorState, Buried: j.Buried}
 	for i := range j.Evicted {
-		outcomes = append(outcomes, outcome{j.Evicted[i].Call, j.Evicted[i].Until})
+		s.Outcomes = append(s.Outcomes, storedOutcome{j.Evicted[i].Call, j.Evicted[i].Until})
 	}
 	for i := range j.Ended {
-		outcomes = append(outcomes, outcome{j.Ended[i].Call, j.Ended[i].Until})
+		s.Outcomes = append(s.Outcomes, storedOutcome{j.Ended[i].Call, j.Ended[i].Until})
 	}
-	slices.SortFunc(outcomes, func(a, b outcome) int { return cmp.Or(a.Call.Compare(b.Call), cmp.Compare(a.Until, b.Until)) })
-	all := make([]store.Run, 0, len(j.Runs))
+	slices.SortFunc(s.Outcomes, func(a, b storedOutcome) int { return cmp.Or(a.Call.Compare(b.Call), cmp.Compare(a.Until, b.Until)) })
 	for _, r := range j.Runs {
 		run := *r
 		run.Steps = slices.Clone(run.Steps)
 		for i := range run.Steps {
 			run.Steps[i].Asks = storedAsks(run.Steps[i].Asks)
 		}
-		all = append(all, run)
+		s.Runs = append(s.Runs, run)
 	}
-	return textOfValue(all) + textOfValue(j.ActorState) + textOfValue(j.Buried) + textOfValue(outcomes)
+	return s
 }
 
 // asText lets values be encoded that have no representation in JSON.
@@ -167,6 +180,16 @@ var asText = json.WithMarshalers(json.JoinMarshalers(
 	json.MarshalFunc(func(actor.Work) ([]byte, error) { return []byte("null"), nil }),
 	json.MarshalFunc(func(d actor.Duration) ([]byte, error) { return strconv.AppendInt(nil, int64(d), 10), nil }),
 ))
+
+// differ compares two values as text, in which an absent list is that of an empty one. It returns
+// the texts if they differ. Most values are equal as they are, which costs less to find out.
+func differ(got, want any) (gotText, wantText string, different bool) {
+	if reflect.DeepEqual(got, want) {
+		return "", "", false
+	}
+	gotText, wantText = textOfValue(got), textOfValue(want)
+	return gotText, wantText, gotText != wantText
+}
 
 func textOfValue(v any) string {
 	text, err := json.Marshal(v, asText)

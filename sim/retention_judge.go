@@ -272,8 +272,8 @@ func (j *retentionJudge) checkOutcomes(id actor.ID, got, want *store.Journal) {
 		}
 	}
 	same := func(call actor.CallID, reply *actor.Reply) {
-		if want := ended[call]; want == nil || textOfValue(reply) != textOfValue(want) {
-			j.w.fail(CutKeepsOpen, fmt.Sprintf("%s has another outcome of call %s: %.200s", id, call, textOfValue(reply)))
+		if got, want, different := differ(reply, ended[call]); different {
+			j.w.fail(CutKeepsOpen, fmt.Sprintf("%s has another outcome of call %s: %.200s, want %.200s", id, call, got, want))
 		}
 	}
 	for i := range got.Ended {
