@@ -31,7 +31,11 @@ type approvals struct {
 	approvalJudge
 	devices devices
 	models  modelRequests
+	made    [toolChanges]*toolVersion // versions that were declared before, by their changes
 }
+
+// toolChanges is the number of versions of the tools.
+const toolChanges = 8
 
 // toolVersion is a version of the declared tools and of the policy.
 type toolVersion struct {
@@ -219,7 +223,7 @@ func (a *approvals) look() {
 
 // change replaces the tools and the policy.
 func (a *approvals) change() {
-	changes := a.entropy.Int(8)
+	changes := a.entropy.Int(toolChanges)
 	a.log.note(a.now, "operator changes the tools: %b", changes)
 	a.declare(changes)
 	a.publishAgents()
@@ -227,7 +231,10 @@ func (a *approvals) change() {
 
 // declare makes a version of the tools the present one.
 func (a *approvals) declare(changes int) {
-	v := newToolVersion(changes)
+	if a.made[changes] == nil {
+		a.made[changes] = newToolVersion(changes)
+	}
+	v := a.made[changes]
 	a.tools, a.versions[v.registry] = v.registry, v
 }
 

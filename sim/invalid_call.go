@@ -22,9 +22,17 @@ var invalidCalls = [...]struct {
 	}, actor.Invalid},
 	{"without an answer", func(_ *Simulation, call *actor.Call) { call.Kind = actor.OneWay }, actor.Invalid},
 	{"larger than a message", func(w *Simulation, call *actor.Call) {
-		call.Parts = []actor.Part{{Media: actor.MediaText, Bytes: bytes.Repeat([]byte{'m'}, w.plan.Limits.MessageBytesMax+1)}}
+		call.Parts = []actor.Part{{Media: actor.MediaText, Bytes: oversized(w, w.plan.Limits.MessageBytesMax+1)}}
 	}, actor.Invalid},
 	{"of an unknown agent", func(_ *Simulation, call *actor.Call) { call.To.Agent = "phantom" }, actor.NotFound},
+}
+
+// oversized returns a text of n bytes, which its reader MUST NOT change: a simulation fills it once.
+func oversized(w *Simulation, n int) []byte {
+	if len(w.filler) < n {
+		w.filler = bytes.Repeat([]byte{'m'}, n)
+	}
+	return w.filler[:n:n]
 }
 
 // sendInvalidCall sends a call with one mistake through a node. It MUST be refused, and no

@@ -153,6 +153,7 @@ type Simulation struct {
 	recovering       bool                    // the recovery phase has begun: no more faults
 	recoveringSince  actor.Time              // start of the recovery phase
 	frame            []byte                  // buffer of the message that is decoded
+	filler           []byte                  // text of the messages that are too large
 	lastDisturbance  actor.Time              // latest time at which something may have been lost or delayed
 	done             bool
 	examinations     int // number of examinations of the store after corruption
