@@ -69,7 +69,7 @@ func (n *network) storeUnreachable(at *node, now actor.Time) bool {
 // reach the store. The first such operation counts the fault.
 func (w *Simulation) storeRefuses(n *node) bool {
 	refused := w.net.storeUnreachable(n, w.now)
-	if felt := &w.net.storeCutFelt[n.index]; !*felt {
+	if felt := &w.net.storeCutFelt[n.index]; refused && !*felt {
 		*felt = recordChange(w, StoreCutOff, false, refused, "%s cannot reach the store until %v", n.id, w.net.storeCutUntil[n.index].Sub(Origin))
 	}
 	return refused

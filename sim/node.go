@@ -267,7 +267,9 @@ func (c *cell) step(in input) {
 	w.checkAnsweredBy(n, in.in, ready.Events)
 	w.eventJudge.recordSubscriptions(c, in.in, ready.Events)
 	w.observeReports(c, &ready)
-	w.eventJudge.step(c, in.in, &ready)
+	if w.judgesBytes {
+		w.eventJudge.step(c, in.in, &ready)
+	}
 	w.durabilityJudge.step(c, in.in, ready.Events)
 	w.active.step(c, ready.Events)
 	w.Stats.countStep(c, in.in, ready.Events)

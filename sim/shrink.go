@@ -137,7 +137,7 @@ func (s *shrinker) accept(r Result) {
 func (s *shrinker) runCandidate(c Entropy, stepsMax int) (r Result, same bool) {
 	o := s.options.quiet(s.spec)
 	o.Entropy = c
-	if o.StepsMax = stepsMax; o.Plain {
+	if o.StepsMax = stepsMax; o.Plain && !o.Long {
 		o.StepsMax = min(stepsMax, plainSteps)
 	}
 	r = RunSeed(o)

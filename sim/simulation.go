@@ -28,7 +28,7 @@ type Options struct {
 	Backends      Backends
 	Trace         io.Writer           // receives the history as lines of JSON; nil: not written
 	Plain         bool                // a small run that tla/Trace.tla can check
-	Long          bool                // at least one hour of simulated time
+	Long          bool                // at least one hour of simulated time; if Plain too, most seeds judge no bytes
 	Faultless     bool                // no faults except those in Odds
 	Odds          []Odds              // odds of single faults; they override the drawn odds
 	Strategy      string              // name of the strategy; "": drawn
@@ -154,6 +154,7 @@ type Simulation struct {
 	recoveringSince  actor.Time              // start of the recovery phase
 	frame            []byte                  // buffer of the message that is decoded
 	filler           []byte                  // text of the messages that are too large
+	judgesBytes      bool                    // run events, stored transcripts and damaged stores are read and judged
 	lastDisturbance  actor.Time              // latest time at which something may have been lost or delayed
 	done             bool
 	examinations     int // number of examinations of the store after corruption
@@ -191,7 +192,8 @@ func New(o Options) *Simulation {
 	if o.timeMax > 0 {
 		w.endsAt = Origin.Add(o.timeMax)
 	}
-	if o.Plain && w.stepsMax == 0 {
+	w.judgesBytes = !o.Plain || !o.Long || w.auditEnabled()
+	if o.Plain && !o.Long && w.stepsMax == 0 {
 		w.stepsMax = plainSteps
 	}
 	if o.Trace != nil {

@@ -76,7 +76,7 @@ func (t *leaseTable) Beat(r placement.Request) (a placement.Answer, err error) {
 			left--
 		}
 	}
-	a.Renewed = true
+	a.Renewed, a.Owners = true, make([]placement.Owner, 0, len(t.logs))
 	for i := range t.members {
 		if t.valid(&t.members[i]) {
 			a.Members++

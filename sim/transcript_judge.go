@@ -345,7 +345,7 @@ func (j *transcriptJudge) acknowledged(to actor.ID, reply *actor.Reply) {
 // checkStored checks the longest stored transcripts, in an audited world all, and counts those
 // with pages.
 func (j *transcriptJudge) checkStored() {
-	if j.w.isCorrupt() || j.w.violation != nil {
+	if !j.w.judgesBytes || j.w.isCorrupt() || j.w.violation != nil {
 		return
 	}
 	ids := slices.SortedFunc(maps.Keys(j.actors), func(a, b actor.ID) int {

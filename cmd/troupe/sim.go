@@ -25,7 +25,7 @@ type SimCmd struct {
 	Runs     int           `help:"Number of seeds to run, starting at --seed (1); prints a table."`
 	Budget   time.Duration `help:"Run as many seeds as fit into this time; prints a table."`
 	Twice    int           `default:"100" help:"Number of seeds in a hundred to run twice, comparing the hashes."`
-	Long     bool          `help:"Run simulations of an hour or more with continuous activity."`
+	Long     bool          `help:"Run simulations of an hour or more with continuous activity; with --plain the fastest ones."`
 	Faults   string        `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none except those given by --fault."`
 	Fault    []string      `help:"Fault to inject, kind:probability, for example NetworkDelay:0.5. Repeatable. An unknown kind prints the known ones."`
 	Strategy string        `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"Choice of the next event: drawn by the seed; uniform; by priority, with a few demotions; or starvation of one actor."`
@@ -68,8 +68,6 @@ func (c *SimCmd) Validate() error {
 		return errors.New("--runs and --budget: want more than 0")
 	case c.Twice < 0 || c.Twice > 100:
 		return fmt.Errorf("--twice %d: want 0 to 100", c.Twice)
-	case c.Long && c.Plain:
-		return errors.New("--long and --plain exclude each other: want one of them")
 	case c.Seeds < 0:
 		return errors.New("--seeds: want more than 0")
 	case c.Seeds > 0 && c.Project == "":

@@ -117,7 +117,7 @@ func TestSimBudget(t *testing.T) {
 	if once, _ := runSim(t, "--runs", "2", "--seed", "100", "--twice", "1"); !strings.Contains(once, " of 2 seeds, 1 of them twice") {
 		t.Errorf("seeds 100 and 101: want one of them run twice, got\n%s", once)
 	}
-	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--long", "--plain"}, {"--registry", "on", "--plain"}, {"--runs", "2", "--events"}, {"--budget", "1s", "--html", "x.html"}} {
+	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--registry", "on", "--plain"}, {"--runs", "2", "--events"}, {"--budget", "1s", "--html", "x.html"}} {
 		var o, e bytes.Buffer
 		if code := run(append([]string{"sim"}, args...), streams{&o, &e}); code != exitUsage || !strings.Contains(e.String(), "want") {
 			t.Errorf("troupe sim %v: exit code %d, stderr %s", args, code, e.String())
@@ -215,7 +215,14 @@ func TestSeedProgressWithoutTerminal(t *testing.T) {
 
 // The totals of long simulations are printed even if they miss their minimum.
 func TestSimLongPrintsTotals(t *testing.T) {
-	out, _ := runSim(t, "--long", "--runs", "1", "--seed", "7", "--twice", "0")
+	for _, flag := range []string{"--registry=drawn", "--plain"} {
+		testLongTotals(t, flag)
+	}
+}
+
+func testLongTotals(t *testing.T, flag string) {
+	t.Helper()
+	out, _ := runSim(t, "--long", flag, "--runs", "1", "--seed", "7", "--twice", "0")
 	m := regexp.MustCompile(`long worlds: (\S+) each on average \(at least 1h0m0s\), (\d+) steps each \(at least 10000\) and \S+ in all; 0 minutes without a client's request, 0 worlds with a tenth`).FindStringSubmatch(out)
 	if m == nil || m[2] == "0" || !strings.HasPrefix(m[1], "1h") {
 		t.Error(out)
