@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// childFlag makes this program measure the memory of one population in its own
+	// childFlag makes this program measure one population, or simulations, in its own
 	// process and print the result.
-	childFlag = "-child-measures-memory"
+	childFlag = "-child-measures"
 	// idBytes is the length of a printed actor ID, in bytes.
 	idBytes = 24
 	// memoryFloor is the maximum memory of an actor, in bytes.
@@ -67,7 +67,7 @@ func studyMemory(b *bench) ([]row, error) {
 	for i := 0; i < rounds && (i == 0 || time.Since(began) < memoryWithin); i++ {
 		for _, kind := range []string{"resident", "channels"} {
 			b.progress("%s: round %d of %d", kind, i+1, rounds)
-			f, err := b.measureInChild(kind)
+			f, err := measureInChild[footprint](b, kind, b.actors)
 			if err != nil {
 				return nil, err
 			}
@@ -75,7 +75,7 @@ func studyMemory(b *bench) ([]row, error) {
 		}
 	}
 	b.progress("passivated")
-	p, err := b.measureInChild("passivated")
+	p, err := measureInChild[footprint](b, "passivated", b.actors)
 	if err != nil {
 		return nil, err
 	}
@@ -108,13 +108,14 @@ func memoryRow(name, counterpart string, ours, theirs []footprint) row {
 	return r.withVerdict()
 }
 
-// measureInChild runs this program as a child process that measures one population.
-func (b *bench) measureInChild(kind string) (f footprint, err error) {
+// measureInChild runs this program as a child process that measures one population of n
+// actors, or n simulations.
+func measureInChild[T any](b *bench, kind string, n int) (f T, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return f, err
 	}
-	cmd := exec.CommandContext(b.ctx, self, childFlag, kind, strconv.Itoa(b.actors))
+	cmd := exec.CommandContext(b.ctx, self, childFlag, kind, strconv.Itoa(n))
 	cmd.Env = os.Environ()
 	if b.dir != "" {
 		cmd.Env = append(cmd.Env, "TMPDIR="+b.dir)
@@ -128,16 +129,21 @@ func (b *bench) measureInChild(kind string) (f footprint, err error) {
 	return f, json.Unmarshal(out, &f)
 }
 
-// runChild measures one population and prints its footprint. It runs in the child
-// process and returns the exit code.
+// runChild measures one population or simulations, and prints the result. It runs in the
+// child process and returns the exit code.
 func runChild(kind, count string) int {
 	n, err := strconv.Atoi(count)
-	of := populations[kind]
-	if err != nil || of == nil || n < 1 {
-		fmt.Fprintf(os.Stderr, "bench: %s %s: want a population and a number\n", kind, count)
+	of, options := populations[kind], simulations[kind]
+	if err != nil || of == nil && options == nil || n < 1 {
+		fmt.Fprintf(os.Stderr, "bench: %s %s: want a population or simulations, and a number\n", kind, count)
 		return 2
 	}
-	f, err := of(n)
+	var f any
+	if of != nil {
+		f, err = of(n)
+	} else {
+		f, err = simulate(*options, n)
+	}
 	if err == nil {
 		err = json.MarshalWrite(os.Stdout, f)
 	}
