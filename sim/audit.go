@@ -88,7 +88,7 @@ func (w *Simulation) audit() {
 	n := w.nodes[0] // all nodes share one store
 	if w.store.kv != nil {
 		w.Stats.Audit.StoreHolds++
-		x, err := store.Examine(w.store.kv, n.id, n.log.mark, nil, nil)
+		x, err := store.Examine(w.store.kv, n.log.ends(), nil, nil)
 		if err != nil || x.Wrong > 0 {
 			w.fail(StoreHolds, fmt.Sprintf("examination of the store: %d problems, error %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
 		}

@@ -280,7 +280,7 @@ func (d *disk) verifyCorruptStart() {
 	} else if w.examinations++; w.examinations > examinationsMax {
 		w.log.note(w.now, "%s: examination skipped after %d examinations of the store", n.id, examinationsMax)
 	} else if w.judgesBytes {
-		if x, examineErr := store.Examine(w.store.kv, n.id, d.mark, nil, nil); examineErr != nil || x.Wrong == 0 {
+		if x, examineErr := store.Examine(w.store.kv, d.ends(), nil, nil); examineErr != nil || x.Wrong == 0 {
 			w.fail(CorruptionReported, fmt.Sprintf("%s does not start: %v; the examination has %d findings, want at least one; error %v", n.id, err, x.Wrong, examineErr))
 		}
 	}

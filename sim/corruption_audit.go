@@ -46,7 +46,7 @@ func (w *Simulation) auditCorruption() {
 			continue
 		}
 		key := r.original[0].Key
-		x, err := store.Examine(w.store.kv, d.n.id, d.mark, func([]byte) error { return nil }, nil)
+		x, err := store.Examine(w.store.kv, d.ends(), func([]byte) error { return nil }, nil)
 		for _, n := range w.nodes[1:] { // a row is verified by the log of the node that wrote it
 			if err == nil && x.Wrong == 0 {
 				_, err = store.VerifyAll(w.store.kv, n.id, n.log.mark)

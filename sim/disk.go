@@ -47,6 +47,11 @@ func (d *disk) open(n *node) {
 	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, recorded: d.mark.Pos, writer: store.NewWriter(config)}
 }
 
+// ends returns the log as Examine takes it.
+func (d *disk) ends() []store.LogEnd {
+	return []store.LogEnd{{Node: d.n.id, Anchor: store.Anchor{End: d.mark}}}
+}
+
 // durable returns the position up to which the log is in the store.
 func (d *disk) durable() store.Pos { return d.mark.Pos }
 

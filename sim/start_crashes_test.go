@@ -110,7 +110,7 @@ func (task startCrashTask) run(s *startCrashes) *Violation {
 	if w.store.kv == nil {
 		return nil
 	}
-	if x, err := store.Examine(w.store.kv, w.nodes[0].id, w.nodes[0].log.mark, nil, nil); err != nil || x.Wrong > 0 {
+	if x, err := store.Examine(w.store.kv, w.nodes[0].log.ends(), nil, nil); err != nil || x.Wrong > 0 {
 		return &Violation{Spec: StoreHolds, Detail: fmt.Sprintf("%v: %+v", err, x.Findings)}
 	}
 	return nil

@@ -172,7 +172,7 @@ func intact(t *testing.T, kv KV, anchor Mark) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if x, err := Examine(kv, "n1", anchor, nil, nil); err != nil || x.Wrong > 0 {
+	if x, err := Examine(kv, logAt(anchor), nil, nil); err != nil || x.Wrong > 0 {
 		t.Errorf("examined: error %v, %+v", err, x.Findings)
 	}
 }
@@ -358,7 +358,7 @@ func TestDamagedDroppedRow(t *testing.T) {
 		if _, err := l.Events("default", run, 0, 10); err == nil || errors.As(err, new(EventsDropped)) {
 			t.Errorf("byte %d: got error %v, want one that names the key", i, err)
 		}
-		if x, err := Examine(l.m, "n1", l.end, nil, nil); err != nil || x.Wrong == 0 {
+		if x, err := Examine(l.m, logAt(l.end), nil, nil); err != nil || x.Wrong == 0 {
 			t.Errorf("byte %d: not found by the examination: %v", i, err)
 		}
 	}
@@ -573,7 +573,7 @@ func TestBlankedWithoutForgottenIsDamage(t *testing.T) {
 		if _, err := VerifyAll(m, "n1", l.end); err == nil {
 			t.Errorf("%s: verified", what)
 		}
-		if x, err := Examine(m, "n1", l.end, nil, nil); err != nil || x.Wrong == 0 {
+		if x, err := Examine(m, logAt(l.end), nil, nil); err != nil || x.Wrong == 0 {
 			t.Errorf("%s: error %v, no finding", what, err)
 		}
 	}

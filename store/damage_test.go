@@ -80,7 +80,7 @@ func TestExamineContinuesBehindUnreadableBlocks(t *testing.T) {
 	}
 	l.flush()
 	end := l.write()
-	whole, err := Examine(l.m, "n1", end, nil, nil)
+	whole, err := Examine(l.m, logAt(end), nil, nil)
 	if err != nil || whole.Unreadable != 0 || whole.Entries != 160 || whole.Wrong != 0 || whole.Actors != 40 {
 		t.Fatalf("error %v, %+v", err, whole)
 	}
@@ -97,7 +97,7 @@ func TestExamineContinuesBehindUnreadableBlocks(t *testing.T) {
 		"the whole log":        {[][2]string{{"l/", "l0"}}, 40, 0, 1},
 		"rows of no relevance": {[][2]string{{"\x00", "format"}}, 40, 160, 1},
 	} {
-		x, err := Examine(&damagedKV{MemoryKV: l.m, blocks: c.blocks}, "n1", end, nil, nil)
+		x, err := Examine(&damagedKV{MemoryKV: l.m, blocks: c.blocks}, logAt(end), nil, nil)
 		if err != nil || x.Actors != c.actors || x.Entries != c.entries || x.Unreadable != c.unreadable {
 			t.Errorf("%s: got %d actors, %d entries, %d unreadable ranges, error %v; want %d, %d, %d", name, x.Actors, x.Entries, x.Unreadable, err, c.actors, c.entries, c.unreadable)
 		}
@@ -141,7 +141,7 @@ func TestExamineReadsUnreadableBlocksOnce(t *testing.T) {
 				l.flush()
 			}
 			kv := &damagedKV{MemoryKV: l.m, blocks: blocks}
-			x, err := Examine(kv, "n1", l.write(), nil, nil)
+			x, err := Examine(kv, logAt(l.write()), nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +159,7 @@ func TestExamineReadsUnreadableBlocksOnce(t *testing.T) {
 // A disk that cannot read anything ends the examination with a finding.
 func TestExamineEndsOnUnreadableDisk(t *testing.T) {
 	l, end := examinedStore(t)
-	x, err := Examine(&damagedKV{MemoryKV: l.m, blocks: [][2]string{{"", "\xff\xff"}}}, "n1", end, nil, nil)
+	x, err := Examine(&damagedKV{MemoryKV: l.m, blocks: [][2]string{{"", "\xff\xff"}}}, logAt(end), nil, nil)
 	if err != nil || x.Unreadable == 0 || x.Batches != 0 || x.Wrong == 0 {
 		t.Errorf("got %d ranges, %d batches, error %v", x.Unreadable, x.Batches, err)
 	}
@@ -220,7 +220,7 @@ func examineHeld(t *testing.T, flushed bool, limit uint64) {
 		}
 		kv := &countingKV{MemoryKV: l.m, every: 100}
 		kv.base = liveHeap()
-		x, err := Examine(kv, "n1", end, nil, nil)
+		x, err := Examine(kv, logAt(end), nil, nil)
 		if err != nil || x.Wrong != 0 || x.Entries != uint64(4*calls+1) || kv.keys < calls {
 			t.Fatalf("error %v, %d findings, %d entries", err, x.Wrong, x.Entries)
 		}

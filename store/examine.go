@@ -33,7 +33,7 @@ const (
 
 // Examination is the result of Examine.
 type Examination struct {
-	End        Mark // last batch of the chain that could be decoded
+	End        Mark // last batch of the chain that could be decoded; of several logs the sums, without a hash
 	Batches    uint64
 	Payloads   uint64
 	Actors     uint64
@@ -60,10 +60,12 @@ type Examination struct {
 // their content, and the index of the end of the log. If the index lacks more than
 // recoveredFlushes flushes, Examine checks the logs only, and reports that.
 //
+// The logs are those of the store, by number, with what is known of their ends.
+//
 // The callback event validates the body of a run event. The callback progress is called
 // every 4,096 keys with the number of keys read so far. Either callback may be nil.
-func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
-	x := examiner{node: node, anchor: anchor, event: event, progress: progress, index: NewIndex(IndexConfig{}),
+func Examine(kv KV, logs []LogEnd, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
+	x := examiner{logs: logs, event: event, progress: progress, index: NewIndex(IndexConfig{}),
 		due: map[string]bool{}, references: map[uint64]struct{}{}}
 	x.kv = readableKV{kv, &unreadableKeys{report: x.reportUnreadable, scanned: map[string]bool{}}}
 	for _, check := range []func() error{x.checkLogs, x.checkActors, x.checkRuns, x.checkEvents, x.checkDue, x.checkBlobs, x.checkDropped, x.checkTombstones, x.checkUnknownKeys} {
@@ -74,8 +76,8 @@ func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) erro
 			x.report([]byte("l/"), "the rest of the store is not examined", "%d ranges of keys cannot be read", unreadableMax)
 			break
 		}
-		if err := x.index.tooLong(node); err != nil {
-			x.report(watermarkKey(node), "the rest of the store is not examined", "%v", err)
+		if err := x.index.tooLong(logs[0].Node); err != nil {
+			x.report(watermarkKey(logs[0].Node), "the rest of the store is not examined", "%v", err)
 			break
 		}
 	}
@@ -85,8 +87,7 @@ func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) erro
 type examiner struct {
 	Examination
 	kv         readableKV
-	node       actor.NodeID
-	anchor     Mark
+	logs       []LogEnd
 	event      func([]byte) error
 	progress   func(uint64)
 	keys       uint64
@@ -151,8 +152,10 @@ func (x *examiner) checkLogs() error {
 	if err != nil {
 		x.report([]byte("t/"), "", "%v", err)
 	}
-	if !slices.Contains(nodes, x.node) {
-		nodes = append(nodes, x.node)
+	for _, l := range x.logs {
+		if !slices.Contains(nodes, l.Node) {
+			nodes = append(nodes, l.Node)
+		}
 	}
 	for _, node := range nodes {
 		if err := x.checkLog(node); err != nil {
@@ -166,8 +169,13 @@ func (x *examiner) checkLogs() error {
 }
 
 // checkLog checks the log of a node. It compares the chain with the anchor only for the
-// examined node, because the anchors of others are not known.
+// logs of the store, because the anchors of others are not known.
 func (x *examiner) checkLog(node actor.NodeID) error {
+	log := slices.IndexFunc(x.logs, func(l LogEnd) bool { return l.Node == node })
+	var anchor Mark
+	if log >= 0 {
+		anchor = x.logs[log].End
+	}
 	watermark, ok, err := readWatermark(x.kv, node)
 	mark := watermark.batch
 	if err != nil {
@@ -201,7 +209,7 @@ func (x *examiner) checkLog(node actor.NodeID) error {
 				x.report(key, "", "the index cannot be completed: %v", err)
 			}
 		}
-		x.countGroups(node, b)
+		x.countGroups(node, log, b)
 		r, err := decodeBatch(b.record)
 		if err != nil {
 			x.report(key, "", "batch %d: %v", b.no, err)
@@ -220,7 +228,7 @@ func (x *examiner) checkLog(node actor.NodeID) error {
 			x.report(key, "", "batch %d: %v", b.no, err)
 		}
 		end, intact = Mark{b.no, r.to, actor.HashOf(b.record)}, true
-		if node == x.node && b.no == x.anchor.Batch && end != x.anchor {
+		if b.no == anchor.Batch && end != anchor {
 			x.report(key, "", "batch %d does not match the anchor", b.no)
 		}
 		return true
@@ -228,12 +236,17 @@ func (x *examiner) checkLog(node actor.NodeID) error {
 	if err == nil && mark >= next {
 		x.report(watermarkKey(node), "", "the index covers batch %d, the log ends at batch %d", mark, next-1)
 	}
-	if node != x.node || err != nil {
+	if log < 0 || err != nil {
 		return err
 	}
-	if x.End = end; end.Batch < x.anchor.Batch {
-		x.report(partKey(node, end.Batch+1, 0), fmt.Sprintf("the batches %d to %d, which had been acknowledged", end.Batch+1, x.anchor.Batch),
-			"the log ends at batch %d, before its anchor at batch %d", end.Batch, x.anchor.Batch)
+	if len(x.logs) == 1 {
+		x.End = end
+	} else {
+		x.End.Batch, x.End.Pos = x.End.Batch+end.Batch, x.End.Pos+end.Pos
+	}
+	if end.Batch < anchor.Batch {
+		x.report(partKey(node, end.Batch+1, 0), fmt.Sprintf("the batches %d to %d, which had been acknowledged", end.Batch+1, anchor.Batch),
+			"the log ends at batch %d, before its anchor at batch %d", end.Batch, anchor.Batch)
 	}
 	return nil
 }
@@ -253,13 +266,16 @@ func (k countedKV) Scan(from, to []byte, each func(key, value []byte) bool) erro
 }
 
 // countGroups counts the entries of a batch and the blobs that they refer to.
-func (x *examiner) countGroups(node actor.NodeID, b *storedBatch) {
+func (x *examiner) countGroups(node actor.NodeID, log int, b *storedBatch) {
 	for i, group := range b.groups {
 		content, err := openGroup(group)
 		if err == nil {
 			err = unpackEntries(content, noBlob, func(e Entry) error {
 				if c, ok := e.Record.(Cut); ok {
 					x.cutAt = max(x.cutAt, c.At)
+				}
+				if of := int(LogOf(e.Shard, max(1, len(x.logs)))); log >= 0 && of != log {
+					x.report(partKey(node, b.no, b.places[i].Part), "", "batch %d: an entry of %s is in log %d, want log %d", b.no, e.Actor, log, of)
 				}
 				if of, ok := sessionOf(e.Actor); isNumbered(e.Record) && !(ok && x.deleted[of]) {
 					x.logged++

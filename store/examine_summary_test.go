@@ -42,7 +42,7 @@ func TestExamineComparesSummaries(t *testing.T) {
 		if err := l.m.Apply([]Row{{Key: runKey("default", c.run), Value: appendSummary(nil, &s)}}); err != nil {
 			t.Fatal(err)
 		}
-		x, err := Examine(l.m, "n1", end, nil, nil)
+		x, err := Examine(l.m, logAt(end), nil, nil)
 		if got := fmt.Sprint(x.Findings); err != nil || x.Wrong != 1 || !strings.Contains(x.Findings[0].What, c.what) || x.Findings[0].Where != string(runKey("default", c.run)) {
 			t.Errorf("%s: got %s, error %v", c.what, got, err)
 		}

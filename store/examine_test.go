@@ -44,7 +44,7 @@ func testExamineIntactStore(t *testing.T, flushed bool) {
 		t.Fatal(err)
 	}
 	reported := uint64(0)
-	x, err := Examine(l.m, "n1", end, func(body []byte) error {
+	x, err := Examine(l.m, logAt(end), func(body []byte) error {
 		if !strings.HasPrefix(string(body), `{"n":`) {
 			return fmt.Errorf("unexpected body")
 		}
@@ -139,7 +139,7 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 		}
 		_ = l.m.Scan([]byte("x/"), []byte("y"), func(key, _ []byte) bool { due = append([]byte(nil), key...); return false })
 		c.damage(l.m)
-		x, err := Examine(l.m, "n1", end, nil, nil)
+		x, err := Examine(l.m, logAt(end), nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestExamineReportsLostPages(t *testing.T) {
 	}
 	anchor := l.write()
 	l.flush()
-	if x, err := Examine(l.m, "n1", anchor, nil, nil); err != nil || x.Wrong > 0 || x.Unused > 0 {
+	if x, err := Examine(l.m, logAt(anchor), nil, nil); err != nil || x.Wrong > 0 || x.Unused > 0 {
 		t.Fatalf("error %v, %+v", err, x)
 	}
 	page := blobKey(s.id, l.page(s.id, 1))
@@ -184,7 +184,7 @@ func TestExamineReportsLostPages(t *testing.T) {
 	} {
 		m := l.m.Clone()
 		c.damage(m)
-		x, err := Examine(m, "n1", anchor, nil, nil)
+		x, err := Examine(m, logAt(anchor), nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +241,7 @@ func TestDamagedBlobLosesItsEvents(t *testing.T) {
 		if all, err := l.Events("default", run, 1, 9); err != nil || len(all) != 1 || all[0].Seq != 2 {
 			t.Errorf("%s: got %v after event 1, error %v, want event 2", name, all, err)
 		}
-		x, err := Examine(l.m, "n1", anchor, nil, nil)
+		x, err := Examine(l.m, logAt(anchor), nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,48 @@ func TestFindingsAreBounded(t *testing.T) {
 	for i := range FindingsMax + 5 {
 		_ = l.m.Apply([]Row{{Key: fmt.Appendf(nil, "t/default/z/%d", i), Value: nil}})
 	}
-	if x, err := Examine(l.m, "n1", Mark{}, nil, nil); err != nil || len(x.Findings) != FindingsMax || x.Wrong != FindingsMax+5 {
+	if x, err := Examine(l.m, logAt(Mark{}), nil, nil); err != nil || len(x.Findings) != FindingsMax || x.Wrong != FindingsMax+5 {
 		t.Errorf("retained %d of %d findings, error %v", len(x.Findings), x.Wrong, err)
+	}
+}
+
+// logAt returns the only log of a store, which ends at a mark.
+func logAt(end Mark) []LogEnd { return []LogEnd{{"n1", Anchor{End: end}}} }
+
+// Of a store with several logs, all are examined, and an entry in the log of another shard is found.
+func TestExamineSeveralLogs(t *testing.T) {
+	kv := &MemoryKV{}
+	logs := []LogEnd{{Node: "n1"}, {Node: "n2"}}
+	rows := Rows{KV: kv, Index: NewIndex(IndexConfig{Entries: 1}), Logs: len(logs)}
+	add := func(w *Writers, shard uint16, name string) {
+		t.Helper()
+		w.Append([]Entry{{Actor: actor.NewID(name, "s"), Shard: shard, Epoch: 1, N: 1, Record: Rebased{At: 1}}})
+		all, ok := w.Take()
+		if !ok {
+			t.Fatal("nothing waits")
+		}
+		w.Seal(all)
+		for i := range all.Batches {
+			b := &all.Batches[i]
+			if err := rows.Append(b); err != nil {
+				t.Fatal(err)
+			}
+			at := slices.IndexFunc(logs, func(l LogEnd) bool { return l.Node == b.Node })
+			logs[at].End = b.Mark()
+		}
+	}
+	add(NewWriters(WriterConfig{}, logs), 0, "a")
+	add(NewWriters(WriterConfig{}, logs), 5, "b")
+	x, err := Examine(kv, logs, nil, nil)
+	if err != nil || x.Wrong > 0 || x.Batches != 2 || x.Actors != 2 || x.End != (Mark{Batch: 2, Pos: 2}) {
+		t.Fatalf("examined %+v, error %v", x, err)
+	}
+	behind := []LogEnd{logs[0], {"n2", Anchor{End: Mark{Batch: 2}}}}
+	if x, err := Examine(kv, behind, nil, nil); err != nil || x.Wrong != 1 || !strings.Contains(x.Findings[0].What, "ends at batch 1, before its anchor at batch 2") {
+		t.Errorf("a lost batch of the second log: examined %+v, error %v", x, err)
+	}
+	add(NewWriters(WriterConfig{}, logs[1:]), 8, "c")
+	if x, err := Examine(kv, logs, nil, nil); err != nil || x.Wrong != 1 || !strings.Contains(x.Findings[0].What, "c/s is in log 1, want log 0") {
+		t.Errorf("an entry in the wrong log: examined %+v, error %v", x, err)
 	}
 }

@@ -42,7 +42,7 @@ type OpenRuns struct{ Actor actor.ID }
 func (o OpenRuns) Error() string { return fmt.Sprintf("%s has open runs", o.Actor) }
 
 // SeveralLogs is the error for a store whose sessions and batches cannot be deleted,
-// because it holds the logs of several nodes.
+// because the entries of a shard may be in several logs.
 type SeveralLogs struct{}
 
 // Error implements error.
@@ -231,9 +231,10 @@ func (r Rows) MayForget(tenant, session string) error {
 	})
 }
 
+// oneLog returns SeveralLogs unless each shard has one log.
 func (r Rows) oneLog() error {
 	nodes, err := logNodes(r.KV)
-	if err == nil && len(nodes) > 1 {
+	if err == nil && len(nodes) > max(1, r.Logs) {
 		err = SeveralLogs{}
 	}
 	return err

@@ -111,7 +111,7 @@ func TestRecoveryFlushesLongLog(t *testing.T) {
 			t.Errorf("%s: got\n%s\nwant\n%s", what, got, want)
 		}
 	}
-	if x, err := Examine(l.m, "n1", end, nil, nil); err != nil || x.Wrong != 0 || x.Entries != 4*calls || x.Runs != calls {
+	if x, err := Examine(l.m, logAt(end), nil, nil); err != nil || x.Wrong != 0 || x.Entries != 4*calls || x.Runs != calls {
 		t.Errorf("error %v, %+v", err, x)
 	}
 }
@@ -128,7 +128,7 @@ func TestLongLogWithoutIndexIsRefused(t *testing.T) {
 		}
 	}
 	l, _, end := longLog(t, recoveredFlushes*IndexEntries/4+1)
-	x, err := Examine(l.m, "n1", end, nil, nil)
+	x, err := Examine(l.m, logAt(end), nil, nil)
 	if err != nil || x.Wrong != 1 || x.Findings[0].Where != "w/n1" || x.Findings[0].Lost == "" || x.End != end {
 		t.Errorf("error %v, %+v", err, x.Findings)
 	}

@@ -24,6 +24,8 @@ type Memory struct {
 	// Interrupts decides whether the result of an Append is lost, and whether the batch is
 	// stored nevertheless. If it is nil, no result is lost.
 	Interrupts func(*Batch) (lost, stored bool)
+	// Logs is the number of logs, of which each shard has one: see LogOf; 0 means 1.
+	Logs int
 
 	ends    map[actor.NodeID]Mark   // end of each node's log
 	marks   map[actor.NodeID][]Mark // of the batches that were not cut
@@ -39,6 +41,7 @@ type Memory struct {
 // actorEntries are the entries of an actor. Each is encoded without its summary and
 // without the bodies of its events.
 type actorEntries struct {
+	node     actor.NodeID  // that has written the last one
 	all      []memoryEntry // entry n at index n-1-cut
 	cut      uint64        // number of the last entry that was cut
 	snapshot []byte        // the newest one; nil if there is none
@@ -65,6 +68,7 @@ type memoryEntry struct {
 
 type memoryEvent struct {
 	RunEvent
+	node  actor.NodeID
 	batch uint64
 }
 
@@ -169,12 +173,13 @@ func (m *Memory) storeEntry(e *Entry, node actor.NodeID, batch uint64) {
 		a = &actorEntries{kept: map[uint64]memoryEntry{}, blobs: map[actor.Hash]memoryBlob{}}
 		m.actors[e.Actor] = a
 	}
+	a.node = node
 	bare := e.WithoutBodies()
 	bare.Summary = nil
 	for _, ev := range invariant.Must(e.AllEvents()) {
 		of := tenantRun{e.Actor.Tenant, ev.Run}
 		ev.Body = slices.Clone(ev.Body)
-		m.events[of] = append(m.events[of], memoryEvent{ev, batch})
+		m.events[of] = append(m.events[of], memoryEvent{ev, node, batch})
 	}
 	switch r := e.Record.(type) {
 	case Snapshot:

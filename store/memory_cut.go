@@ -29,6 +29,9 @@ func (m *Memory) Retain(node actor.NodeID, c Cut, each func(Entry) error) error 
 		return err
 	}
 	for _, id := range m.actorIDs() {
+		if m.actors[id].node != node {
+			continue
+		}
 		if err := m.retain(id, c, each); err != nil {
 			return err
 		}
@@ -39,7 +42,7 @@ func (m *Memory) Retain(node actor.NodeID, c Cut, each func(Entry) error) error 
 // MayCut implements Forgetter.
 func (m *Memory) MayCut(node actor.NodeID, c Cut) error {
 	for _, of := range m.deletions() {
-		if d := m.dead[of]; !d.done && d.batch <= c.Upto.Batch {
+		if d := m.dead[of]; !d.done && d.node == node && d.batch <= c.Upto.Batch {
 			return CannotCut{NotErased, ForgottenEntry(of.tenant, of.session, 0, 0, 0).Actor}
 		}
 	}
@@ -52,7 +55,7 @@ func (m *Memory) MayCut(node actor.NodeID, c Cut) error {
 }
 
 func (m *Memory) checkCut(node actor.NodeID, c Cut) error {
-	if len(m.ends) > 1 {
+	if len(m.ends) > max(1, m.Logs) {
 		return SeveralLogs{}
 	}
 	mark, err := m.MarkAt(node, c.Upto.Batch)
@@ -154,6 +157,9 @@ func (m *Memory) deleteFront(node actor.NodeID, upto uint64) {
 	m.marks[node] = slices.DeleteFunc(m.marks[node], func(mark Mark) bool { return mark.Batch <= upto })
 	for _, id := range m.actorIDs() {
 		a := m.actors[id]
+		if a.node != node {
+			continue
+		}
 		for len(a.all) > 0 && a.all[0].batch <= upto {
 			a.all, a.cut = a.all[1:], a.cut+1
 		}
@@ -162,20 +168,20 @@ func (m *Memory) deleteFront(node actor.NodeID, upto uint64) {
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(m.events), func(a, b tenantRun) int { return a.run.Compare(b.run) }) {
 		events := m.events[key]
-		for len(events) > 0 && events[0].batch <= upto {
+		for len(events) > 0 && events[0].node == node && events[0].batch <= upto {
 			m.dropped[key] = events[0].Seq
 			events = events[1:]
 		}
 		m.events[key] = events
 	}
-	maps.DeleteFunc(m.dead, func(_ tenantSession, d *deletion) bool { return d.done && d.batch <= upto })
+	maps.DeleteFunc(m.dead, func(_ tenantSession, d *deletion) bool { return d.done && d.node == node && d.batch <= upto })
 }
 
 // MayForget implements Forgetter.
 func (m *Memory) MayForget(tenant, session string) error {
 	of := tenantSession{tenant, session}
 	switch {
-	case len(m.ends) > 1:
+	case len(m.ends) > max(1, m.Logs):
 		return SeveralLogs{}
 	case m.dead[of] != nil:
 		return Gone{tenant, session}

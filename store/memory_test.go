@@ -20,6 +20,12 @@ func TestMemoryConforms(t *testing.T) {
 	})
 }
 
+func TestMemoryBesideAnotherLogConforms(t *testing.T) {
+	storetest.Run(t, func(*rapid.T) func() (storetest.Store, error) {
+		return openMemory(&store.Memory{Logs: 2})
+	})
+}
+
 // Every second result is lost, and every second of these batches is stored nevertheless.
 func TestInterruptedMemoryConforms(t *testing.T) {
 	storetest.Run(t, func(*rapid.T) func() (storetest.Store, error) {
@@ -33,7 +39,7 @@ func TestInterruptedMemoryConforms(t *testing.T) {
 
 func openMemory(m *store.Memory) func() (storetest.Store, error) {
 	return func() (storetest.Store, error) {
-		return storetest.Store{Log: resuming{m}, Reader: m, End: m.End(storetest.Node), Close: noClose}, nil
+		return storetest.Store{Log: resuming{m}, Reader: m, End: m.End(storetest.Node), Beside: besideOf(max(1, m.Logs)), Close: noClose}, nil
 	}
 }
 

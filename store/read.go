@@ -19,6 +19,7 @@ import (
 type Rows struct {
 	KV    KV
 	Index *Index
+	Logs  int               // number of logs of the store, of which each shard has one: see LogOf; 0 means 1
 	With  func(read func()) // runs a function that reads the Index; a host excludes changes of the Index in the meantime. May be nil
 }
 

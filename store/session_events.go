@@ -4,7 +4,6 @@ package store
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -291,36 +290,39 @@ func (r Rows) spansAfter(id actor.ID, after runs.SessionCursor) ([]span, error) 
 }
 
 // sessionDropped returns an error if events of a session that follow a cursor may have been
-// cut: entries were, and an actor of the session has a snapshot, which a cut requires.
+// cut: entries of a log were, in which an actor of the session has a snapshot, which a cut requires.
 func (r Rows) sessionDropped(tenant, session string, after runs.SessionCursor) error {
 	nodes, err := logNodes(r.KV)
 	if err != nil {
 		return err
 	}
-	first, cut := after, false
+	var cut []runs.Position // before the first batch that is left
 	for _, node := range nodes {
 		origin, err := Origin(r.KV, node)
 		if err != nil {
 			return err
 		}
 		if origin.Batch > 0 && after.At(node).Batch <= origin.Batch {
-			first, cut = first.After(runs.Position{Node: node, Batch: origin.Batch + 1}), true
+			cut = append(cut, runs.Position{Node: node, Batch: origin.Batch + 1})
 		}
 	}
-	if !cut {
+	if len(cut) == 0 {
 		return nil
 	}
-	found := errors.New("found")
+	at := -1
 	prefix := sessionKey(tenant, session).kind(kindSnapshot)
-	var snapshot error
-	err = r.KV.Scan(prefix, prefixEnd(prefix), func([]byte, []byte) bool {
-		snapshot = found
-		return false
+	err = r.KV.Scan(prefix, prefixEnd(prefix), func(_, value []byte) bool {
+		if by, _, _, err := unseal(value); err != nil {
+			at = 0 // a read of the actor tells what is damaged
+		} else {
+			at = slices.IndexFunc(cut, func(p runs.Position) bool { return p.Node == by })
+		}
+		return at < 0
 	})
-	if err != nil || snapshot == nil {
+	if err != nil || at < 0 {
 		return err
 	}
-	return SessionEventsDropped{tenant, session, first}
+	return SessionEventsDropped{tenant, session, after.After(cut[at])}
 }
 
 // SessionEvents implements Reader.
@@ -330,10 +332,10 @@ func (m *Memory) SessionEvents(tenant, session string, after runs.SessionCursor,
 		return nil, err
 	}
 	batches := map[runs.Position]*sessionBatch{}
-	snapshot := false
+	snapshots := map[actor.NodeID]bool{}
 	for _, id := range ids {
 		a := m.actors[id]
-		snapshot = snapshot || a.snapshot != nil
+		snapshots[a.node] = snapshots[a.node] || a.snapshot != nil
 		for _, stored := range a.all {
 			e, err := DecodeEntry(stored.encoded)
 			if err != nil {
@@ -349,7 +351,7 @@ func (m *Memory) SessionEvents(tenant, session string, after runs.SessionCursor,
 	first := after
 	for _, node := range slices.Sorted(maps.Keys(m.cuts)) {
 		cut := m.cuts[node]
-		if snapshot && cut > 0 && after.At(node).Batch <= cut {
+		if snapshots[node] && cut > 0 && after.At(node).Batch <= cut {
 			first = first.After(runs.Position{Node: node, Batch: cut + 1})
 			err = SessionEventsDropped{tenant, session, first}
 		}

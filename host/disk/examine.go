@@ -67,7 +67,7 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 		x = appendFinding(x, pebbleDir, err, "batches before that place, unless they were cut")
 	}
 	before := x
-	x, err = store.Examine(d, d.node, mark, func(body []byte) error {
+	x, err = store.Examine(d, []store.LogEnd{{Node: d.node, Anchor: store.Anchor{End: mark}}}, func(body []byte) error {
 		_, err := runs.Decode(body)
 		return err
 	}, progress)

@@ -441,7 +441,7 @@ func Examine(url string, progress func(keys uint64)) (x store.Examination, err e
 		return x, err
 	}
 	defer s.Close() //nolint:errcheck // it was only read
-	return store.Examine(s, s.node, s.head, func(body []byte) error {
+	return store.Examine(s, []store.LogEnd{{Node: s.node, Anchor: store.Anchor{End: s.head}}}, func(body []byte) error {
 		_, err := runs.Decode(body)
 		return err
 	}, progress)

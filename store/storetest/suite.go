@@ -31,6 +31,8 @@ type Store struct {
 	Log    store.Log
 	Reader store.Reader
 	End    store.Mark // end of the log of Node
+	// Beside is the name of another log of the store, whose number is 1; empty: it has none.
+	Beside actor.NodeID
 	Close  func() error
 }
 
@@ -67,11 +69,14 @@ func Run(t *testing.T, create func(*rapid.T) (open func() (Store, error))) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				x := &trial{t: t, open: create(t), history: newHistory(t), erased: true}
+				x := &trial{t: t, open: create(t), history: newHistory(t), erased: true, beside: newBeside(t)}
 				x.history.isFree = func(id actor.ID) bool { return !x.written.isDeleted(id) }
 				x.reopen()
 				for range rapid.IntRange(1, 8).Draw(t, "batches") {
 					x.append(s.operations)
+					if x.beside.node != "" {
+						x.appendBeside()
+					}
 					if s.forgets {
 						x.forgetSome()
 					}
@@ -102,10 +107,12 @@ type trial struct {
 	synced  uint64     // number of the last synced batch
 	cutUpto uint64     // number of the last batch that was cut
 	erased  bool       // all deletions of sessions are complete
+	beside  *beside
 }
 
 func (x *trial) reopen() {
 	x.store = x.noError(x.open())
+	x.beside.node = x.store.Beside
 	if x.store.End != x.end {
 		x.t.Fatalf("the log ends at %+v, want %+v", x.store.End, x.end)
 	}
@@ -216,6 +223,9 @@ func overwriteParts(parts []actor.Part) {
 // compare reads the whole store twice: the second time after the first answers were
 // overwritten.
 func (x *trial) compare() {
+	if x.beside.node != "" {
+		x.compareBeside()
+	}
 	for range 2 {
 		for _, id := range ids {
 			if x.written.isDeleted(id) {
