@@ -24,7 +24,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-team demo-python sdk-python sdk-js sdk-js-types clients crash cluster recovery load growth corruption mutants inert bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-return demo-team demo-python sdk-python sdk-js sdk-js-types clients crash cluster recovery load growth corruption mutants inert bench bench-peers allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -228,6 +228,10 @@ growth: #+ measure how calls, restarts and memory scale, into docs/PERFORMANCE.m
 # With ARGS the page is not written.
 bench: ## measure against bare channels, Pebble and HTTP, into docs/PERFORMANCE.md: PROFILE=1 ARGS=
 	@$(GO) run ./test/bench $(if $(PROFILE),-profile bin/profiles) $(or $(ARGS),-page docs/PERFORMANCE.md)
+
+# The systems are required by a module of their own. Two of them register the same names of Protobuf.
+bench-peers: #+ measure other actor systems on the same work, into docs/PERFORMANCE.md: ARGS=
+	@cd test/bench/peers && $(GO) run -ldflags '-X google.golang.org/protobuf/reflect/protoregistry.conflictPolicy=ignore' . $(or $(ARGS),-page ../../../docs/PERFORMANCE.md)
 
 allocs: #+ count the allocations of the main operations exactly: REWRITE=1
 	@$(GO) test ./test/bench -run '^TestAllocations$$' -count=1 -v $(if $(REWRITE),-rewrite)

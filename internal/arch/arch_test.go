@@ -134,10 +134,12 @@ var packages = map[string]pkg{
 	"internal/mdsection":      {layer: 4},
 	"internal/servertest":     {layer: 4},
 	"test/bench":              {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
-	"internal/load":           {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
-	"test/internal/gotest":    {layer: 4},
-	"test/internal/change":    {layer: 4},
-	"internal/tools":          {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
+	"test/bench/peers": {layer: 4, ours: slices.Concat(writers, []string{"internal/mdsection"}), // a module of its own
+		theirs: []string{"github.com/anthdm/hollywood", protoactor, "github.com/tochemey/goakt"}},
+	"internal/load":        {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
+	"test/internal/gotest": {layer: 4},
+	"test/internal/change": {layer: 4},
+	"internal/tools":       {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 
 	"test/internal/commits": {layer: 4},
 	"test/internal/overlay": {layer: 4},
