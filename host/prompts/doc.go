@@ -15,7 +15,6 @@
 //     oldest ones make room.
 //  5. A file that a killed process left incomplete loses that record only.
 //  6. A copy of the records that is older than the deletion of a session is restored without those of the session.
-//     Exception: those that had left before the deletion, if the process was killed in the moment of the deletion.
 //  7. A request is read byte by byte as it was sent, without the spaces between its members and after 2, or not at
 //     all. What it has in common with a request of before is written once.
 //

@@ -49,7 +49,6 @@ type history struct {
 	expired time.Time
 	backup  string
 	copied  map[actor.CallID][]kept
-	unnoted map[actor.CallID]bool // runs that a backup may bring back
 }
 
 // Deleted implements Deletions.
@@ -135,21 +134,15 @@ func (h *history) ask() {
 func (h *history) forget() {
 	<-time.After(2 * time.Millisecond) // times are recorded in milliseconds
 	c := rapid.SampledFrom(h.all).Draw(h.draw, "session")
-	var gone []actor.CallID // runs whose records had left before
+	h.Forgetting(c.owner.Tenant, sessionOf(c.owner))
 	for run, owner := range h.owners {
 		if owner == c.owner {
-			if len(h.records[run]) == 0 {
-				gone = append(gone, run)
-			}
 			h.log.set(run, Unknown)
 			delete(h.records, run)
 		}
 	}
 	c.runs, c.sent = nil, nil
 	if rapid.Bool().Draw(h.draw, "killed before its files") {
-		for _, run := range gone { // no file tells the next start that they were deleted
-			h.unnoted[run] = true
-		}
 		h.restart()
 		<-time.After(2 * settleEvery)
 		synctest.Wait()
@@ -211,9 +204,6 @@ func (h *history) restore() {
 	}
 	since := time.Now().Add(-h.Store.Keep)
 	for run, want := range h.copied {
-		if h.unnoted[run] {
-			continue
-		}
 		owner := h.owners[run]
 		want = slices.DeleteFunc(slices.Clone(want), func(k kept) bool { return k.at.Before(since) || h.log.of[run] == Unknown })
 		page, err := Read(dir, owner, run, 0, 1000, since)
@@ -356,7 +346,7 @@ func runHistory(t *testing.T, draw *rapid.T) {
 		c.Redact = []string{`\d{4}-\d{4}`}
 	}
 	log := &states{of: map[actor.CallID]State{}}
-	h := &history{testStore: &testStore{t, &Store{Options: Options{Config: c, Dir: t.TempDir()}}, log}, draw: draw, records: map[actor.CallID][]kept{}, owners: map[actor.CallID]actor.ID{}, deleted: map[string]time.Time{}, unnoted: map[actor.CallID]bool{}}
+	h := &history{testStore: &testStore{t, &Store{Options: Options{Config: c, Dir: t.TempDir()}}, log}, draw: draw, records: map[actor.CallID][]kept{}, owners: map[actor.CallID]actor.ID{}, deleted: map[string]time.Time{}}
 	h.open()
 	defer func() { h.Close() }()
 	for i := range 3 {

@@ -209,8 +209,17 @@ func (s *Store) end(r *recording, x *outbound.Recorded) {
 	}
 }
 
+// Forgetting notes that a session is about to be deleted from the log. If the process is killed before Forget, its files
+// may no longer have records of the session, which older copies have. If it is killed before the deletion, the session
+// stays, without the records of older copies.
+func (s *Store) Forgetting(tenant, session string) {
+	if s != nil {
+		s.noteDeleted(prefixOf(s.Dir, tenant, session), s.now())
+	}
+}
+
 // Forget removes the records of a session, also of requests that are under way. The session was deleted from the log
-// before.
+// before, after Forgetting.
 func (s *Store) Forget(tenant, session string) {
 	if s == nil {
 		return

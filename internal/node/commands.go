@@ -175,7 +175,10 @@ func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
 
 // Forget implements command.Node.
 func (c *Commands) Forget(ctx context.Context, in command.Forget) error {
-	err := c.engine.Forget(ctx, in.By.Tenant, in.Session)
+	err := c.engine.ForgetIf(ctx, in.By.Tenant, in.Session, func() error {
+		c.prompts.Forgetting(in.By.Tenant, in.Session)
+		return nil
+	})
 	if err == nil {
 		c.forgot(in.By.Tenant, in.Session)
 	}

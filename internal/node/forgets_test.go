@@ -5,6 +5,7 @@ package node
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,10 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/prompts"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/memory"
 )
 
@@ -102,4 +106,43 @@ func TestForgetsAreChecked(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", line, err, want)
 		}
 	}
+}
+
+// The deletion of a session is noted before the log's, so that a process that is killed in between leaves no prompts in
+// older backups. One that is refused is not noted.
+func TestDeletionIsNotedFirst(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	agent := agents.Define("agent", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+		if turn.Message() == "wait" {
+			_, err := turn.Wait("go", time.Hour)
+			return "went", err
+		}
+		return "x", nil
+	})))
+	opened, err := Open(Config{Data: path, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), Native: []actor.Definition{agent}, FreeFloor: 1, Keep: testKeep, Record: prompts.Config{Prompts: prompts.All}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &retainedNode{opened, t, path}
+	noted := func(session string) (lines int) {
+		b, err := ReadForgets(filepath.Join(path, ForgetsFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Count(b, []byte(prompts.SessionOf(testBy.Tenant, session)))
+	}
+	n.ask(testBy, "old", "x")
+	n.ask(testBy, "open", "wait")
+	n.Retain(t.Context(), n.engine.Now().Add(2*testKeep))
+	if _, found := n.session(testBy, "old"); found || noted("old") != 2 {
+		t.Errorf("after the retention, the session is found: %v, with %d lines", found, noted("old"))
+	}
+	if err := n.Forget(t.Context(), command.Forget{By: testBy, Session: "open"}); err == nil || noted("open") != 0 {
+		t.Errorf("a session with an open run: error %v, with %d lines", err, noted("open"))
+	}
+	n.ask(testBy, "s-2", "x")
+	if err := n.Forget(t.Context(), command.Forget{By: testBy, Session: "s-2"}); err != nil || noted("s-2") != 2 {
+		t.Errorf("a deletion: %v, with %d lines", err, noted("s-2"))
+	}
+	n.close()
 }

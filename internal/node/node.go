@@ -250,7 +250,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	}
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, store: n.store, log: n.log, keep: c.Keep, logger: log}
-	n.retained.clock, n.retained.hooks, n.retained.forgot = clock, n.hooks, n.Commands.forgot
+	n.retained.clock, n.retained.hooks, n.retained.forgot, n.retained.forgetting = clock, n.hooks, n.Commands.forgot, n.prompts.Forgetting
 	n.retained.start()
 	if n.hooks != nil {
 		n.Commands.webhooks = n.hooks.Stats

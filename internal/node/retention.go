@@ -44,6 +44,8 @@ type retention struct {
 	logger *slog.Logger
 	forgot func(tenant, session string) // a session was deleted
 
+	forgetting func(tenant, session string) // a session is about to be deleted
+
 	deleted chan struct{} // a client has deleted a session
 	cancel  context.CancelFunc
 	done    chan struct{}
@@ -165,6 +167,9 @@ func (r *retention) forget(ctx context.Context, tenant, name string, before acto
 		s, err := read()
 		if err == nil && isUsed(&s, before) {
 			err = actor.Refuse(actor.Rejected, "session %s was used in the meantime", name)
+		}
+		if err == nil {
+			r.forgetting(tenant, name)
 		}
 		return err
 	})
