@@ -187,9 +187,9 @@ func (s purses) checkRaise(given *actor.Purse) *actor.Refusal {
 	purse, refusal := s.turn.run.Purse, (*actor.Refusal)(nil)
 	switch {
 	case purse.Tokens == actor.NoLimit && given.Micros == 0:
-		refusal = actor.Refuse(actor.Invalid, "raise: the budget of the run has no limit of tokens: want money")
+		refusal = actor.Refuse(actor.Invalid, "raise: the budget of the run has no limit of tokens: give raise.money (--raise-money) instead of tokens")
 	case purse.Micros == actor.NoLimit && given.Tokens == 0:
-		refusal = actor.Refuse(actor.Invalid, "raise: the budget of the run has no limit of money: want tokens")
+		refusal = actor.Refuse(actor.Invalid, "raise: the budget of the run has no limit of money: give raise.tokens (--raise-tokens) instead of money")
 	default:
 		return nil
 	}

@@ -159,7 +159,11 @@ func TestRaiseIsChecked(t *testing.T) {
 	n.restart(1)
 	n.send("thinker", "go")
 	a := n.pending()[0]
-	n.want(n.raising(a, `,"raise":{"micros":5}`), "Invalid")
+	raised := n.raising(a, `,"raise":{"micros":5}`)
+	n.want(raised, "Invalid")
+	if r := n.replies[raised].Refusal; r == nil || !strings.Contains(r.Detail, "give raise.tokens (--raise-tokens)") {
+		t.Errorf("got %v, want what to type", r)
+	}
 	if len(n.pending()) != 1 || len(n.external) != 0 {
 		t.Error("the approval was decided")
 	}
