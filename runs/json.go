@@ -339,6 +339,26 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
+// DecodeEnd decodes the last event of a run, of which a server may show a part: to the user of an app it shows the code of
+// a refusal and no text. Members may be absent or in another order, and unknown ones are ignored.
+func DecodeEnd(b []byte) (Event, error) {
+	if len(b) > EventBytesMax {
+		return Event{}, fmt.Errorf("event: %d bytes are over %d", len(b), EventBytesMax)
+	}
+	var l eventJSON
+	if err := json.Unmarshal(b, &l); err != nil {
+		return Event{}, fmt.Errorf("event: %s", describeJSONError(err))
+	}
+	e, err := l.event()
+	if err == nil && (e.Run.IsZero() || e.Seq == 0 || !e.Type.Ends()) {
+		err = fmt.Errorf("want the last event of a run, got type %.40q", l.Type)
+	}
+	if err != nil {
+		return Event{}, fmt.Errorf("event: %w", err)
+	}
+	return e, nil
+}
+
 // TypeOf returns the type of an event in the format of Append without decoding the
 // rest, or 0 if b is no such event.
 func TypeOf(b []byte) Type {
@@ -480,7 +500,9 @@ func (l *refusalJSON) refusal() (*actor.Refusal, error) {
 	}
 	r := &actor.Refusal{Detail: l.Detail, Field: l.Field, Code: l.Reported, Operation: l.Operation}
 	var err error
-	parseInto(&err, &r.Reason, l.Reason, parseReason)
+	if parseInto(&err, &r.Reason, l.Reason, parseReason); l.Reason == "" { // see DecodeEnd
+		parseInto(&err, &r.Reason, l.Code, parseCode)
+	}
 	parseInto(&err, &r.Scope, l.Scope, parseScope)
 	if r.Reason == actor.NotFound {
 		r.What = actor.WhatOf(l.Field)
@@ -530,6 +552,15 @@ func parseEnd(text string) (actor.Status, error) {
 
 func parseReason(text string) (actor.Reason, error) {
 	return byName("reason", text, actor.Reasons())
+}
+
+// parseCode returns the reason with a code, which an event has in addition to its name.
+func parseCode(text string) (actor.Reason, error) {
+	i := slices.IndexFunc(actor.Reasons(), func(r actor.Reason) bool { return r.Info().Type == text })
+	if i < 0 {
+		return 0, fmt.Errorf("code %.40q: no reason has it", text)
+	}
+	return actor.Reasons()[i], nil
 }
 
 func parseScope(text string) (actor.Scope, error) {

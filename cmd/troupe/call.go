@@ -263,7 +263,7 @@ func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run
 		run := e.Run
 		m.run.Store(&e.Run)
 		if e.Refusal != nil && e.Type.Ends() {
-			runErr = fmt.Errorf("%s: %s (see: %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, c.hint("runs show", []string{run.String()}))
+			runErr = fmt.Errorf("%s: %s (see: %s)", e.Refusal.Reason.Info().Type, cmp.Or(e.Refusal.Detail, "the run failed"), c.hint("runs show", []string{run.String()}))
 		}
 		if c.JSON {
 			if _, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e)); err != nil {

@@ -98,6 +98,9 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 		}
 		for _, f := range frames {
 			e, err := runs.Decode([]byte(f.Data))
+			if err != nil { // the user of an app sees a part of an event
+				e, err = runs.DecodeEnd([]byte(f.Data))
+			}
 			if err != nil {
 				continue // a control frame, or an event of a later version
 			}

@@ -131,6 +131,27 @@ func TestStreamOfFailedRun(t *testing.T) {
 	}
 }
 
+// The stream of the user of an app ends with a part of its last event.
+func TestStreamOfFailedRunShowsPart(t *testing.T) {
+	id := actor.NewCallID(1, 1, 1)
+	asked := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; r.Method != http.MethodPost {
+			http.Error(w, "the key lacks the scope read", http.StatusForbidden)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("X-Run-Id", id.String())
+		fmt.Fprintf(w, "data: {\"run_id\":%q,\"seq\":2,\"event_id\":\"%s:2\",\"ts\":\"2026-01-01T00:00:00.000000000Z\",\"type\":\"run_failed\",\"payload\":{\"error\":{\"code\":\"budget_exceeded\",\"type\":\"BudgetExceeded\"}}}\n\n", id, id)
+	}))
+	defer s.Close()
+	var out, stderr bytes.Buffer
+	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
+	if code != exitFailed || asked != 1 || !strings.Contains(stderr.String(), "budget_exceeded: the run failed (see: troupe runs show ") {
+		t.Errorf("exit code %d after %d requests, stderr %q", code, asked, stderr.String())
+	}
+}
+
 func TestStreamProblemResponse(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
