@@ -85,10 +85,21 @@ func (act *activation) ensureActive(c *Cell) {
 	}
 }
 
+// rests reports whether nothing is left to do for a volatile actor: all of its turns ended in the
+// step in which they began, and the timer that passivates it is set.
+func (c *Cell) rests(act *activation) bool {
+	return !act.durable && act.timerAt != 0 && act.timerAt <= act.lastUsed.Add(c.limits.PassivateAfter) && !act.mustLoad && act.unused() && act.counted == Size{}
+}
+
+// unused reports whether the state of an actor holds nothing.
+func (l *activeState) unused() bool {
+	return len(l.journal.Runs)+len(l.journal.Ended)+len(l.journal.Buried)+len(l.deferred)+len(l.joined)+len(l.tainted)+len(l.subscribed) == 0
+}
+
 // releaseState returns the activeState of an idle volatile actor to the free list.
 func (act *activation) releaseState(c *Cell) {
 	l := act.activeState
-	if act.durable || l == c.idleState || len(l.journal.Runs)+len(l.journal.Ended)+len(l.journal.Buried)+len(l.deferred)+len(l.joined)+len(l.tainted)+len(l.subscribed) > 0 {
+	if act.durable || l == c.idleState || !l.unused() {
 		return
 	}
 	act.activeState = c.idleState
@@ -220,11 +231,6 @@ func (act *activation) becomeVolatile(c *Cell) {
 // returns the new actor. Calls cancelled before their arrival remain cancelled.
 func (act *activation) loadIdle(c *Cell, mustLoad bool) *activation {
 	cancelled := act.journal.Buried
-	for i := range c.localQueue {
-		if m := &c.localQueue[i]; m.to == act {
-			m.to = nil // looked up on delivery
-		}
-	}
 	act.deactivate(c, "durability")
 	if act = c.activate(act.id, true); mustLoad {
 		act.requireLoad(c)

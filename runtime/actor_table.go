@@ -23,10 +23,14 @@ type actorTable struct {
 // recentActors is a power of two. The slots of a cell take 4 KiB.
 const recentActors = 512
 
-// slotOf returns the slot of a key. Keys often differ at their ends only.
-func slotOf(key string) uint {
-	h := uint(len(key))
-	for _, b := range []byte(key[max(0, len(key)-8):]) {
+// slotOf returns the slot of an actor. Keys often differ at their ends only, and the agents of a session
+// have the same.
+func slotOf(id *actor.ID) uint {
+	h := uint(len(id.Key))
+	for _, b := range []byte(id.Key[max(0, len(id.Key)-8):]) {
+		h = h*31 + uint(b)
+	}
+	for _, b := range []byte(id.Agent[max(0, len(id.Agent)-4):]) {
 		h = h*31 + uint(b)
 	}
 	return h % recentActors
@@ -53,7 +57,7 @@ func newActorTable() actorTable { return actorTable{groups: map[groupKey]*agentG
 
 // find returns the actor with that id, or nil.
 func (t *actorTable) find(id actor.ID) *activation {
-	recent := &t.recent[slotOf(id.Key)]
+	recent := &t.recent[slotOf(&id)]
 	if *recent != nil && (*recent).id == id {
 		return *recent
 	}
@@ -82,7 +86,7 @@ func (t *actorTable) add(id actor.ID, act *activation) {
 
 func (t *actorTable) remove(act *activation) {
 	act.gone = true
-	if recent := &t.recent[slotOf(act.id.Key)]; *recent == act {
+	if recent := &t.recent[slotOf(&act.id)]; *recent == act {
 		*recent = nil
 	}
 	g := t.groups[groupKey{act.id.Tenant, act.id.Agent}]

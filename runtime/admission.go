@@ -182,18 +182,39 @@ func (a admission) accept(call *actor.Call, def *actor.Definition, durable bool)
 	if call.IsRoot() { // the first event of its stream is the client's message
 		r.Seq = 1
 	}
-	act.mailbox.Push(queued(r, c.now))
+	message := queued(r, c.now)
+	idle := act.canBeginTurn(c) && act.mailbox.Count() == 0
+	if idle && !act.durable && !durable && !c.failpoints.On(failpoint.QueueNow) {
+		act.mailbox.Bypass(c.now)
+		a.emitAdmit(call, 1, message.Bytes)
+		a.runAtOnce(r)
+		return
+	}
+	act.mailbox.Push(message)
 	if durable && !act.durable {
 		act.tainted = append(act.tainted, call.ID)
 	}
-	if c.emits(history.Admit) {
-		c.emit(history.Event{Kind: history.Admit, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
-			Chain: call.Chain, Left: call.Left, Attempt: call.Attempt, Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable,
-			Lane: call.Lane, Context: history.ContextDigest(call)})
-	}
+	a.emitAdmit(call, act.mailbox.Count(), act.mailbox.Bytes())
 	if turns := holders(act); len(turns) > 0 {
 		c.emit(history.Event{Kind: history.Queue, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: turns[0].run.Call.ID})
 		waitCycle{c, act}.startProbe(r)
+	}
+}
+
+// runAtOnce runs the turn of a call that found a volatile actor idle: the call waits in no mailbox, and
+// leaves nothing behind if its turn ends at once.
+func (a admission) runAtOnce(run *store.Run) {
+	for t := a.cell.startTurn(a.act, run); t.ready(); {
+		t.advance(a.cell)
+	}
+}
+
+// emitAdmit emits that a call was accepted, with the messages of the mailbox, this one included.
+func (a admission) emitAdmit(call *actor.Call, count, bytes int) {
+	if c, act := a.cell, a.act; c.emits(history.Admit) {
+		c.emit(history.Event{Kind: history.Admit, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
+			Chain: call.Chain, Left: call.Left, Attempt: call.Attempt, Count: count, Bytes: bytes, Durable: act.durable,
+			Lane: call.Lane, Context: history.ContextDigest(call)})
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // ask performs the asks of one action: it checks each ask, writes all asks in one
-// entry and then sends them. A refused ask is answered at once, so that the agent
+// entry and then sends them. A call within the cell may be answered before the next ask is sent. A refused ask is answered at once, so that the agent
 // can react.
 func (t *turn) ask(c *Cell, asks []actor.Ask, stateItems []actor.StateItem) {
 	act, run := t.act, t.run
@@ -69,6 +69,7 @@ func (t *turn) ask(c *Cell, asks []actor.Ask, stateItems []actor.StateItem) {
 		t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
 	}
 	t.emitAsks(c)
+	t.propagateHold(c, holds)
 	for i := range asks {
 		switch a := &run.Last()[i]; {
 		case !a.Open():
@@ -78,7 +79,6 @@ func (t *turn) ask(c *Cell, asks []actor.Ask, stateItems []actor.StateItem) {
 			toolCalls{c, t}.begin(i)
 		}
 	}
-	t.propagateHold(c, holds)
 }
 
 // isClamped reports whether a call or a wait asked for more time than is allowed.
@@ -420,9 +420,11 @@ func (t *turn) answerShown(c *Cell, i int, answer actor.Answer, budget uint32, p
 // answerInPlace answers an ask of a volatile turn in the slice that its agent
 // reads.
 func (t *turn) answerInPlace(c *Cell, i int, answer actor.Answer, budget uint32, purse *actor.Purse) {
-	slot := &actor.Answer{}
+	var slot *actor.Answer
 	if i < len(t.answers) {
 		slot = &t.answers[i]
+	} else {
+		slot = &actor.Answer{}
 	}
 	*slot = shortened(&t.run.Last()[i], answer)
 	t.run.SetAnswer(c.now, &t.run.Last()[i], slot, budget, purse)

@@ -35,7 +35,7 @@ func (t *turn) resendCall(c *Cell, i int) {
 // if the callee is being moved.
 func (t *turn) sendRequest(c *Cell, i int, attempt uint32) {
 	a := &t.run.Last()[i]
-	if attempt > 1 || !t.sendLocalRequest(c, a) {
+	if attempt > 1 || !t.callLocally(c, a) {
 		var m actor.Request
 		t.run.Child(&m.Call, a, a.Clock.Remaining(c.now), attempt)
 		c.send(t.effectID(i), attempt, t.act.id, a.To, t.durable(), t.durable(), m)

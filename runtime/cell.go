@@ -58,12 +58,12 @@ type Cell struct {
 	size       Size
 	residents  residents // journaled actors, by the memory that they use
 
-	localProbes     []localProbe   // probes for actors of this cell, to be handled in this step
-	localProbesSent int            // number of them queued in this step
-	localQueue      []localMessage // messages for actors of this cell, delivered in this step
-	localSent       int            // number of them queued in this step
-	faultingCall    actor.CallID   // call whose agent code is running; zero otherwise
-	dirty           []*activation  // actors that finishStep must process
+	localProbes     []localProbe // probes for actors of this cell, to be handled in this step
+	localProbesSent int          // number of them queued in this step
+	localCalls      freeCalls
+	localSent       int           // number of messages that were delivered within this step
+	faultingCall    actor.CallID  // call whose agent code is running; zero otherwise
+	dirty           []*activation // actors that finishStep must process
 
 	// Free lists. Turns and runs that ended in this step may still be referenced
 	// until its end. Therefore endedTurns and endedRuns are recycled at the end of
@@ -255,22 +255,21 @@ func (c *Cell) ownerOf(id actor.ID) (dispatcher.Owner, bool) {
 
 // finishStep completes a step. For each changed actor it runs the turns that are
 // ready, writes a snapshot if one is due, and sets the timer. Then it handles the
-// resulting local messages and probes. It repeats this until no actor, message or
-// probe is left.
+// resulting local probes. It repeats this until no actor and no probe is left.
 func (c *Cell) finishStep() {
-	for i := 0; i < len(c.dirty) || len(c.localQueue)+len(c.localProbes) > 0; i++ {
+	for i := 0; i < len(c.dirty) || len(c.localProbes) > 0; i++ {
 		if i == len(c.dirty) {
-			if len(c.localQueue) > 0 {
-				c.deliverLocal()
-			} else {
-				c.handleLocalProbe()
-			}
+			c.handleLocalProbe()
 			i--
 			continue
 		}
 		act := c.dirty[i]
 		act.dirty = false
 		if !act.loaded || act.gone {
+			continue
+		}
+		if c.rests(act) {
+			act.releaseState(c)
 			continue
 		}
 		act.runReady(c)

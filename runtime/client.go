@@ -17,7 +17,8 @@ const ClientsMax = 1 << 16
 // persisted: a client whose node has crashed retries, by idempotency key or by run
 // id.
 type waiter struct {
-	call    actor.Call
+	call    *actor.Call // of the input until the end of its step, then &kept
+	kept    actor.Call
 	clock   actor.Clock
 	retryAt actor.Time
 	backoff actor.Duration
@@ -37,7 +38,9 @@ type waiters struct {
 func (c *Cell) fromClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Request:
-		c.waiters.call(c, &m.Call, false)
+		cl := c.waiters.next()
+		cl.kept = m.Call
+		c.waiters.call(c, &cl.kept, false)
 	case actor.Cancel:
 		c.send(actor.EffectID{}, 0, actor.ID{}, env.To, false, false, m)
 	default:
@@ -53,20 +56,25 @@ func (c *Cell) visited(v *Visit) {
 	c.waiters.call(c, &v.Call, v.Subscribed)
 }
 
-// call takes the call of a client.
-func (w *waiters) call(c *Cell, call *actor.Call, subscribed bool) {
+// next returns the waiter of the next client.
+func (w *waiters) next() *waiter {
 	if w.free == nil {
 		w.free = &waiter{}
 	}
-	cl := w.free
-	cl.call = *call
-	if r := w.check(c, &cl.call); r != nil {
+	return w.free
+}
+
+// call takes the call of a client.
+func (w *waiters) call(c *Cell, call *actor.Call, subscribed bool) {
+	cl := w.next()
+	cl.call = call
+	if r := w.check(c, call); r != nil {
 		c.addJitter(r)
 		c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "client"})
 		c.addEffect(Effect{ID: actor.EffectID{Run: call.ID}, Op: Respond{Call: call.ID, Reply: actor.Fail(call.ID, r)}})
 		return
 	}
-	cl.call.Via = c.self
+	call.Via = c.self
 	cl.clock, cl.backoff, cl.subscribed = actor.NewClock(c.now, cl.call.Left), c.limits.ResendAfter, subscribed
 	w.current = cl
 	if c.emits(history.Ask) {
@@ -83,8 +91,12 @@ func (w *waiters) park(c *Cell) {
 		return
 	}
 	w.current, w.free = nil, nil
-	w.byCall[cl.call.ID] = cl
-	c.setTimer(timer{at: min(cl.retryAt, cl.clock.Due()), call: cl.call.ID})
+	if cl.call != &cl.kept {
+		cl.kept = *cl.call
+		cl.call = &cl.kept
+	}
+	w.byCall[cl.kept.ID] = cl
+	c.setTimer(timer{at: min(cl.retryAt, cl.clock.Due()), call: cl.kept.ID})
 }
 
 // find returns the client that waits for the call, or nil.
@@ -146,9 +158,9 @@ func (w *waiters) send(c *Cell, cl *waiter) {
 	cl.retryAt = actor.Forever
 	act := c.actors.find(cl.call.To)
 	if act != nil || c.ownsActor(cl.call.To) {
-		call := &cl.call
+		call := cl.call
 		if cl != w.current {
-			attempt := cl.call
+			attempt := *cl.call
 			attempt.Left = cl.clock.Remaining(c.now)
 			call = &attempt
 			c.setTimer(timer{at: cl.clock.Due(), call: call.ID})
@@ -157,7 +169,7 @@ func (w *waiters) send(c *Cell, cl *waiter) {
 		cl.call.Attempt++
 		return
 	}
-	call := cl.call
+	call := *cl.call
 	call.Left = cl.clock.Remaining(c.now)
 	c.send(actor.EffectID{}, call.Attempt, actor.ID{}, call.To, false, false, actor.Request{Call: call})
 	cl.retryAt = c.now.Add(cl.backoff)

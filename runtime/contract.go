@@ -45,8 +45,8 @@ type (
 	// Deliver delivers a message from a cell, or, if From is zero, from a client of
 	// this node.
 	Deliver struct{ Envelope actor.Envelope }
-	// Visit delivers a client's call without an envelope. The cell neither changes
-	// nor keeps the call. Subscribed reports whether a subscriber wants the run's
+	// Visit delivers a client's call without an envelope. The cell completes the call, and
+	// keeps nothing of it after the step. Subscribed reports whether a subscriber wants the run's
 	// events while it runs.
 	Visit struct {
 		Call       actor.Call

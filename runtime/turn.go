@@ -120,12 +120,22 @@ func (act *activation) runReady(c *Cell) {
 // readyTurn returns a turn that can continue, or nil.
 func (act *activation) readyTurn() *turn {
 	for _, t := range act.turns {
-		open := slices.ContainsFunc(t.run.Last(), func(a store.Asked) bool { return a.Open() })
-		if !open && t.run.FailedBy() == nil && t.run.Parked == "" && !t.earlier.waits && !t.draws() {
+		if t.ready() {
 			return t
 		}
 	}
 	return nil
+}
+
+// ready reports whether the turn can continue.
+func (t *turn) ready() bool {
+	asks := t.run.Last()
+	for i := range asks {
+		if asks[i].Open() {
+			return false
+		}
+	}
+	return !t.ended && t.run.FailedBy() == nil && t.run.Parked == "" && !t.earlier.waits && !t.draws()
 }
 
 // failedTurn returns a turn that a failed tool call ends, and the failure; or nil.
@@ -144,12 +154,18 @@ func (act *activation) beginTurn(c *Cell) bool {
 	if !ok {
 		return false
 	}
+	c.startTurn(act, act.journal.Run(id))
+	return true
+}
+
+// startTurn starts the turn of a run.
+func (c *Cell) startTurn(act *activation, run *store.Run) *turn {
+	id := run.Call.ID
 	if len(act.turns) == 0 { // the agent may have changed since the activation
 		act.serial = c.isSerial(act.id)
 	}
-	run := act.journal.Run(id)
 	t := c.newTurn()
-	*t = turn{act: act, run: run, def: c.definitions.of(run), restored: slices.Contains(act.former, run.Call.ID), taint: act.untaint(id), sends: t.sends, askBuf: t.askBuf}
+	*t = turn{act: act, run: run, def: c.definitions.of(run), restored: slices.Contains(act.former, id), taint: act.untaint(id), sends: t.sends, askBuf: t.askBuf}
 	act.turns = append(act.turns, t)
 	c.active.add(t)
 	call := &run.Call
@@ -165,7 +181,7 @@ func (act *activation) beginTurn(c *Cell) bool {
 	} else if t.def == nil {
 		parking{c}.absent(t)
 	}
-	return true
+	return t
 }
 
 // draws reports whether the turn waits for its purse.
@@ -342,7 +358,7 @@ func (act *activation) endRun(c *Cell, run *store.Run, out actor.Outcome, durabl
 	to := c.localCaller(call, durable)
 	act.recordOutcome(c, call, &reply, to == nil)
 	if to != nil {
-		c.sendLocalReply(act.id, to, &reply)
+		c.replyLocally(act.id, to, &reply)
 		return
 	}
 	if call.IsRoot() && len(act.joined) > 0 {
@@ -437,7 +453,7 @@ func (c *Cell) replyTo(call *actor.Call, reply *actor.Reply, durable bool) {
 	if !call.IsRoot() {
 		caller, _ := call.Caller()
 		if to := c.localCaller(call, durable); to != nil {
-			c.sendLocalReply(call.To, to, reply)
+			c.replyLocally(call.To, to, reply)
 			return
 		}
 		c.send(actor.EffectID{}, 0, call.To, caller, durable, durable, actor.Answered{Reply: reply.Clone()})

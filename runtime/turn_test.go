@@ -216,7 +216,7 @@ func TestResponseGate(t *testing.T) {
 		call := actor.Call{ID: id, Root: id, To: actor.NewID(test.agent, ""), Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1,
 			Origin: actor.Human, Left: time.Minute, Via: c.self, Budget: 1}
 		env := actor.Envelope{From: actor.Address{Node: "other", Incarnation: 1}, To: call.To, Epoch: n.epoch, Body: actor.Request{Call: call}}
-		c.waiters.byCall[id] = &waiter{call: call}
+		c.waiters.byCall[id] = &waiter{call: &call}
 		if test.env != nil {
 			test.env(&env)
 		}

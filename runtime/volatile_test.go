@@ -64,7 +64,7 @@ func publishedTypes(t *testing.T, r Ready) (types []runs.Type) {
 	return types
 }
 
-// A Visit has the same effect as a Deliver of the same call, and is not modified.
+// A Visit has the same effect as a Deliver of the same call.
 func TestVisitEqualsDeliver(t *testing.T) {
 	agents := []actor.Definition{agent("none", echo(), volatile), agent("all", echo()), agent("slow", waiting(time.Minute), volatile)}
 	visits, delivers := newTestCell(Config{}, agents...), newTestCell(Config{}, agents...)
@@ -75,9 +75,6 @@ func TestVisitEqualsDeliver(t *testing.T) {
 		b := delivers.Step(2, Deliver{actor.Envelope{To: v.Call.To, Body: actor.Request{Call: before}}})
 		if !reflect.DeepEqual(a, b) || len(a.Effects) == 0 {
 			t.Errorf("%s: got %+v for a Visit, %+v for a Deliver", to, a, b)
-		}
-		if !reflect.DeepEqual(v.Call, before) {
-			t.Errorf("%s: the Visit was changed to %+v", to, v.Call)
 		}
 	}
 	if !reflect.DeepEqual(visits.State(), delivers.State()) {

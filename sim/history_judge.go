@@ -49,6 +49,7 @@ func newHistoryJudge() historyJudge {
 func (s *judgedStep) checkHistory() {
 	var expired []actor.EffectID
 	delivered := false
+	sent := map[sentMessage]bool{} // by an actor of the cell in this step
 	for i := range s.ready.Events {
 		e := &s.ready.Events[i]
 		if e.Kind == history.Append {
@@ -90,9 +91,11 @@ func (s *judgedStep) checkHistory() {
 			s.checkRefuse(e)
 		case history.Send:
 			s.checkSend(e)
+			sent[sentMessage{e.Call, e.What}] = true
 		case history.Deliver:
-			s.checkDelivered(e, !delivered)
-			delivered = true
+			input := !delivered && !sent[sentMessage{e.Call, e.What}] // a timer fires before the input is handled, and may end a call within the cell
+			s.checkDelivered(e, input)
+			delivered = delivered || input
 		case history.Drop:
 			s.present(e, "call, message and cause", !e.Call.IsZero() && e.What != "" && e.Why != "")
 		case history.Admit:
@@ -279,17 +282,23 @@ type deliveredMessage struct {
 	durable bool
 }
 
-// checkDelivered checks the delivery of a message. The first one of a step is its input.
-func (s *judgedStep) checkDelivered(e *history.Event, first bool) {
+// sentMessage identifies a message within a step.
+type sentMessage struct {
+	call actor.CallID
+	name string
+}
+
+// checkDelivered checks the delivery of a message, which is the input of the step or was sent in it.
+func (s *judgedStep) checkDelivered(e *history.Event, input bool) {
 	s.present(e, "call and message", !e.Call.IsZero() && e.What != "")
 	switch in := s.in.(type) {
 	case runtime.Deliver:
-		if m := &in.Envelope; first {
+		if m := &in.Envelope; input {
 			field(s, e, "message", deliveredMessage{e.Call, e.What, e.Actor, e.Epoch, e.Durable}, deliveredMessage{m.Body.Subject(), m.Body.Name(), m.To, m.Epoch, m.Durable})
 			return
 		}
 	case *runtime.Visit:
-		if first {
+		if input {
 			field(s, e, "message", deliveredMessage{call: e.Call, name: e.What, to: e.Actor}, deliveredMessage{call: in.Call.ID, name: "request", to: in.Call.To})
 			return
 		}

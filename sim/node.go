@@ -308,7 +308,12 @@ func (c *cell) step(in input) {
 // cell is then stopped.
 func (c *cell) stepCore(now actor.Time, in runtime.Input) (ready runtime.Ready, ok bool) {
 	c.n.w.Stats.Audit.CellNeverPanics++
-	ready, stepPanic := c.n.slots[c.index].Step(c.core, now, in)
+	given := in
+	if v, ok := in.(*runtime.Visit); ok { // the cell completes the call; judges read what the client sent
+		own := *v
+		given = &own
+	}
+	ready, stepPanic := c.n.slots[c.index].Step(c.core, now, given)
 	if stepPanic == nil {
 		return ready, true
 	}

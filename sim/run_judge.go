@@ -151,20 +151,16 @@ func (s *judgedStep) checkRefusals() {
 // checkLocal checks that each message that the step delivers was its input or was sent in
 // this step before.
 func (s *judgedStep) checkLocal() {
-	type message struct {
-		call actor.CallID
-		what string
-	}
-	sent := map[message]int{}
+	sent := map[sentMessage]int{}
 	switch in := s.in.(type) {
 	case runtime.Deliver:
-		sent[message{in.Envelope.Body.Subject(), in.Envelope.Body.Name()}]++
+		sent[sentMessage{in.Envelope.Body.Subject(), in.Envelope.Body.Name()}]++
 	case *runtime.Visit:
-		sent[message{in.Call.ID, "request"}]++
+		sent[sentMessage{in.Call.ID, "request"}]++
 	}
 	for i := range s.ready.Events {
 		e := &s.ready.Events[i]
-		m := message{e.Call, e.What}
+		m := sentMessage{e.Call, e.What}
 		switch e.Kind {
 		case history.Send:
 			sent[m]++

@@ -15,22 +15,22 @@ import (
 // then on, and the caller MUST NOT change it. If ctx ends first, the run
 // continues and the client can look it up by its ID.
 func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
-	return e.AskStream(ctx, call, nil)
+	return e.ask(ctx, &call, e.admission.check, nil)
 }
 
 // AskDeletion is Ask for a call that frees space. The log takes it while it takes no other new work.
 func (e *Engine) AskDeletion(ctx context.Context, call actor.Call) (Answer, error) {
-	return e.ask(ctx, call, e.admission.checkDeletion, nil)
+	return e.ask(ctx, &call, e.admission.checkDeletion, nil)
 }
 
 // AskStream is Ask for a client that also follows the run. If the call repeats
 // an earlier call whose run is open, the callback joined receives the ID of
 // that run, once. Otherwise the ID of the run is that of the call.
 func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
-	return e.ask(ctx, call, e.admission.check, joined)
+	return e.ask(ctx, &call, e.admission.check, joined)
 }
 
-func (e *Engine) ask(ctx context.Context, call actor.Call, admit func(actor.Time, Log) *actor.Refusal, joined func(run actor.CallID)) (Answer, error) {
+func (e *Engine) ask(ctx context.Context, call *actor.Call, admit func(actor.Time, Log) *actor.Refusal, joined func(run actor.CallID)) (Answer, error) {
 	call.SetClientDefaults()
 	if err := call.CheckEncodable(); err != nil {
 		return refusalAnswer(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
@@ -40,7 +40,7 @@ func (e *Engine) ask(ctx context.Context, call actor.Call, admit func(actor.Time
 		return refusalAnswer(call.ID, refusal), nil
 	}
 	c := e.cellOf(call.To)
-	w, refusal := e.clients.admit(&call, c.n, now, joined != nil)
+	w, refusal := e.clients.admit(call, c.n, now, joined != nil)
 	if refusal != nil {
 		return refusalAnswer(call.ID, refusal), nil
 	}

@@ -214,7 +214,8 @@ func (c *clients) deliveredTo(cell uint16, now actor.Time) (calls []actor.Call) 
 		}
 		call := w.request.Call
 		call.Attempt++ // a repeat: the log may already hold the run of the call
-		if call.Left > 0 {
+		call.Left = 0  // the client named none
+		if w.clock.Left > 0 {
 			call.Left = max(w.clock.Remaining(now), 1)
 		}
 		calls = append(calls, call)

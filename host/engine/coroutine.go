@@ -8,6 +8,7 @@ import (
 	"iter"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -94,9 +95,10 @@ func (co *coroutine) close() { runIsolated(co.stop) }
 // runners that were active at once, which is hardly more than the number of
 // cells.
 type coroutinePool struct {
+	spare  atomic.Pointer[coroutine] // one that needs no lock
 	mu     sync.Mutex
 	idle   []*coroutine
-	closed bool
+	closed atomic.Bool
 }
 
 // run runs a runner on a coroutine. If the coroutine ends before the work is
@@ -119,6 +121,9 @@ func (p *coroutinePool) run(r runner) {
 }
 
 func (p *coroutinePool) get() *coroutine {
+	if co := p.spare.Swap(nil); co != nil {
+		return co
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(p.idle)
@@ -131,13 +136,23 @@ func (p *coroutinePool) get() *coroutine {
 }
 
 func (p *coroutinePool) put(co *coroutine) {
-	p.mu.Lock()
-	closed := p.closed
-	if !closed {
-		p.idle = append(p.idle, co)
+	if !p.spare.CompareAndSwap(nil, co) {
+		p.mu.Lock()
+		closed := p.closed.Load()
+		if !closed {
+			p.idle = append(p.idle, co)
+		}
+		p.mu.Unlock()
+		if closed {
+			co.close()
+		}
+	} else if p.closed.Load() {
+		p.closeSpare()
 	}
-	p.mu.Unlock()
-	if closed {
+}
+
+func (p *coroutinePool) closeSpare() {
+	if co := p.spare.Swap(nil); co != nil {
 		co.close()
 	}
 }
@@ -146,8 +161,10 @@ func (p *coroutinePool) put(co *coroutine) {
 func (p *coroutinePool) close() {
 	p.mu.Lock()
 	idle := p.idle
-	p.idle, p.closed = nil, true
+	p.idle = nil
+	p.closed.Store(true)
 	p.mu.Unlock()
+	p.closeSpare()
 	for _, co := range idle {
 		co.close()
 	}

@@ -23,11 +23,12 @@ const (
 	LoadMisses                 // discard a loaded actor and load it again
 	BatchOfOne                 // close a batch after the entries of one step
 	ProbeAgainNow              // send another probe for a waiting call
+	QueueNow                   // let a message wait in the mailbox of an idle actor
 
-	points = int(ProbeAgainNow) + 1
+	points = int(QueueNow) + 1
 )
 
-var names = [points]string{"PassivateNow", "SnapshotNow", "MailboxFull", "AskAgainNow", "LoadMisses", "BatchOfOne", "ProbeAgainNow"}
+var names = [points]string{"PassivateNow", "SnapshotNow", "MailboxFull", "AskAgainNow", "LoadMisses", "BatchOfOne", "ProbeAgainNow", "QueueNow"}
 
 // All returns all failpoints.
 func All() []Point {
