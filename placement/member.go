@@ -42,6 +42,7 @@ type Member struct {
 	joined        bool
 	until         actor.Time // the lease is valid before it
 	quiet         actor.Time // no claims before it
+	all           bool       // it owns all logs or none
 	want          int
 	held          []Held // by number
 	owners        []Owner
@@ -53,6 +54,10 @@ type Member struct {
 func NewMember(name, address string, t Timing) *Member {
 	return &Member{name: name, address: address, timing: t}
 }
+
+// TakeAll makes the member one that owns all logs or none, while others stand by. All members of a cluster
+// MUST do the same, and release their logs together.
+func (m *Member) TakeAll() { m.all = true }
 
 // Beat returns the next request. A request MUST be answered, or reported to Failed, before the next one.
 func (m *Member) Beat(now actor.Time) Request {
@@ -98,7 +103,11 @@ func (m *Member) Answered(r Request, a Answer) (c Change) {
 	}
 	m.held = append(m.held, c.Adopted...)
 	slices.SortFunc(m.held, func(a, b Held) int { return int(a.Log) - int(b.Log) })
-	m.want = max(0, fairShare(len(a.Owners), a.Members)-len(m.held))
+	share := len(a.Owners)
+	if !m.all {
+		share = fairShare(share, a.Members)
+	}
+	m.want = max(0, share-len(m.held))
 	c.Again = free > 0 && m.want > 0 && r.Want == 0 && r.Sent >= m.quiet
 	c.Owners = !slices.Equal(m.owners, a.Owners)
 	m.owners = a.Owners

@@ -147,3 +147,32 @@ func TestTiming(t *testing.T) {
 		}
 	}
 }
+
+// A member that takes all logs leaves none to others, and claims none while another has them.
+func TestMemberTakesAll(t *testing.T) {
+	owners := func(member string) (all []Owner) {
+		for log := range 4 {
+			o := Owner{Log: uint16(log), Member: member}
+			if member != "" {
+				o.Epoch = 1
+			}
+			all = append(all, o)
+		}
+		return all
+	}
+	m := NewMember("a", "", Default)
+	m.TakeAll()
+	r := m.Beat(0)
+	if c := m.Answered(r, Answer{Renewed: true, Members: 2, Owners: owners("")}); !c.Again || len(c.Adopted) != 0 {
+		t.Fatalf("logs without an owner: %+v", c)
+	}
+	if r = m.Beat(1); r.Want != 4 {
+		t.Fatalf("wants %d of 4 logs", r.Want)
+	}
+	if c := m.Answered(r, Answer{Renewed: true, Members: 2, Owners: owners("a")}); c.Again || len(c.Adopted) != 4 {
+		t.Errorf("all were claimed: %+v", c)
+	}
+	if r = m.Beat(2); r.Want != 0 {
+		t.Errorf("wants %d more", r.Want)
+	}
+}

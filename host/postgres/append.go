@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,10 +29,12 @@ const (
 	lockPatience = "3s"
 )
 
-// fence moves the head of the log, if this process still writes the log and the batch continues it.
+// fence moves the heads of logs, if this process still writes each of them and its batch continues it.
 // Otherwise it divides by zero, which ends the transaction without a further round trip.
-const fence = `WITH moved AS (UPDATE troupe.logs SET batch = $4, pos = $5, hash = $6
-	WHERE log = 0 AND owner = $1 AND epoch = $2 AND batch = $3 RETURNING 1) SELECT 1 / (count(*) = 1)::int FROM moved`
+const fence = `WITH moved AS (UPDATE troupe.logs l SET batch = n.batch, pos = n.pos, hash = n.hash
+	FROM unnest($2::int2[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::bytea[]) AS n(log, epoch, prev, batch, pos, hash)
+	WHERE l.log = n.log AND l.owner = $1 AND l.epoch = n.epoch AND l.batch = n.prev RETURNING 1)
+	SELECT 1 / (count(*) = cardinality($2::int2[]))::int FROM moved`
 
 // divisionByZero is the SQLSTATE of a refusal by fence.
 const divisionByZero = "22012"
@@ -39,11 +42,30 @@ const divisionByZero = "22012"
 // transaction is a change with the fence before it, and what follows it. It can be sent again.
 type transaction struct {
 	owner  string
-	epoch  int64
-	from   uint64     // batch at the head before it
-	to     store.Mark // head after it
+	moves  []move // by log
 	change change
 	tables tables
+}
+
+// move is what a transaction does to the head of a log.
+type move struct {
+	log   int16
+	epoch int64
+	from  uint64     // batch at the head before it
+	to    store.Mark // head after it
+}
+
+// fenceArgs returns the arguments of fence.
+func (t *transaction) fenceArgs() []any {
+	var logs []int16
+	var epochs, froms, batches, positions []int64
+	var hashes [][]byte
+	for i := range t.moves {
+		m := &t.moves[i]
+		logs, epochs, froms = append(logs, m.log), append(epochs, m.epoch), append(froms, int64(m.from))
+		batches, positions, hashes = append(batches, int64(m.to.Batch)), append(positions, int64(m.to.Pos)), append(hashes, m.to.Hash[:])
+	}
+	return []any{t.owner, logs, epochs, froms, batches, positions, hashes}
 }
 
 // send performs the transaction in one round trip. It reports no error only if the commit was
@@ -51,7 +73,7 @@ type transaction struct {
 func (t *transaction) send(c *pgx.Conn) error {
 	var b pgx.Batch
 	b.Queue("BEGIN")
-	b.Queue(fence, t.owner, t.epoch, int64(t.from), int64(t.to.Batch), int64(t.to.Pos), t.to.Hash[:])
+	b.Queue(fence, t.fenceArgs()...)
 	t.change.queue(&b)
 	t.tables.queue(&b)
 	b.Queue("COMMIT")
@@ -81,23 +103,21 @@ func (t *transaction) send(c *pgx.Conn) error {
 	return err
 }
 
-// Append implements store.Log. The batch is durable when it returns nil. While the database is away
-// or has no space, it waits.
-func (s *Store) Append(b *store.Batch) error {
+// Append implements store.Log; see AppendAll.
+func (s *Store) Append(b *store.Batch) error { return s.AppendAll(oneBatch(b)) }
+
+// oneBatch returns a transaction of one batch.
+func oneBatch(b *store.Batch) *store.Transaction {
+	return &store.Transaction{No: b.No, Batches: []store.Batch{*b}}
+}
+
+// AppendAll implements store.Logs. The transaction is durable when it returns nil. While the database is
+// away or has no space, it waits.
+func (s *Store) AppendAll(all *store.Transaction) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	if s.pending == nil || s.pending.to.Batch != b.No {
-		rows, err := s.StoredRows(b)
-		if err != nil {
-			return err
-		}
-		var summaries columns
-		rows = append(rows[:len(rows):len(rows)], s.index.RowsWith(b, func(tenant string, r *runs.Summary) { addSummary(&summaries, tenant, r) })...)
-		from, _ := store.LogRange(b.Node)
-		t := &transaction{owner: s.owner, epoch: s.epoch, from: b.From.Batch, to: b.Mark(), change: changeOf(rows, from)}
-		if t.tables, err = tablesOf(b.Entries, summaries); err == nil {
-			err = t.tables.deleteRows(rows)
-		}
+	if moves := s.moves(all); s.pending == nil || !slices.Equal(s.pending.moves, moves) {
+		t, err := s.transactionOf(all, moves)
 		if err != nil {
 			return err
 		}
@@ -106,15 +126,53 @@ func (s *Store) Append(b *store.Batch) error {
 	err := s.perform(s.pending)
 	switch {
 	case err == nil:
-		s.stored(b)
+		s.stored(all)
 		return nil
 	case isFenced(err):
-		return s.replaced(b)
+		return s.replaced(all)
 	case lost(err):
 		s.note(err)
-		return store.Unknown{Batch: b.No}
+		return store.Unknown{Batch: all.No}
 	}
 	return fmt.Errorf("%w; if somebody changed the tables, write them anew with: troupe doctor --store %s --tables", explain(err), s.url)
+}
+
+// moves returns what a transaction does to the heads of its logs.
+func (s *Store) moves(all *store.Transaction) (moves []move) {
+	for i := range all.Batches {
+		b := &all.Batches[i]
+		moves = append(moves, move{int16(b.Log), s.logs[b.Log].epoch, b.From.Batch, b.Mark()})
+	}
+	return moves
+}
+
+// transactionOf returns the statements of a transaction. Each key belongs to one log, so those of its batches
+// differ.
+func (s *Store) transactionOf(all *store.Transaction, moves []move) (*transaction, error) {
+	t := &transaction{owner: s.owner, moves: moves}
+	var rows []store.Row
+	var fresh [][]byte
+	var summaries columns
+	entries := all.Batches[0].Entries
+	for i := range all.Batches {
+		b := &all.Batches[i]
+		stored, err := s.StoredRows(b)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(append(rows, stored...), s.index.RowsWith(b, func(tenant string, r *runs.Summary) { addSummary(&summaries, tenant, r) })...)
+		from, _ := store.LogRange(b.Node)
+		fresh = append(fresh, from)
+		if i > 0 {
+			entries = append(entries[:len(entries):len(entries)], b.Entries...)
+		}
+	}
+	t.change = changeOf(rows, fresh)
+	var err error
+	if t.tables, err = tablesOf(entries, summaries); err == nil {
+		err = t.tables.deleteRows(rows)
+	}
+	return t, err
 }
 
 // perform sends a transaction until the database performs or refuses it. It does not repeat one whose
@@ -143,36 +201,61 @@ func isFenced(err error) bool {
 	return errors.As(err, &p) && p.Code == divisionByZero
 }
 
-// replaced returns the error of a batch that the fence has refused.
-func (s *Store) replaced(b *store.Batch) error {
-	h, err := s.readHead(context.Background())
+// replaced returns the error of a transaction that the fence has refused.
+func (s *Store) replaced(all *store.Transaction) error {
+	heads, err := s.readHeads(context.Background(), s.moves(all))
 	if err != nil {
 		return err
 	}
-	if h.owner != s.owner || h.epoch != s.epoch {
-		return s.fenced(b, &h)
+	if h := s.foreign(heads); h != nil {
+		return s.fenced(all, h)
 	}
-	return fmt.Errorf("batch %d does not continue the database, whose log ends at batch %d: was it restored from a backup, or has it failed over and lost work?", b.No, h.mark.Batch)
+	for i := range all.Batches {
+		if b, h := &all.Batches[i], &heads[i]; h.mark.Batch != b.From.Batch {
+			return fmt.Errorf("batch %d of %s does not continue the database, whose log ends at batch %d: was it restored from a backup, or has it failed over and lost work?", b.No, b.Node, h.mark.Batch)
+		}
+	}
+	return errors.New("the fence refused a transaction that it should accept")
 }
 
-// fenced returns the error of a batch whose log belongs to another process. A process of a cluster ends as
-// one whose lease is over.
-func (s *Store) fenced(b *store.Batch, h *head) error {
+// foreign returns the first of some heads that another process has; nil if there is none.
+func (s *Store) foreign(heads []head) *head {
+	for i := range heads {
+		if h := &heads[i]; h.owner != s.owner || h.epoch != s.logs[h.log].epoch {
+			return h
+		}
+	}
+	return nil
+}
+
+// fenced returns the error of a transaction with a log that belongs to another process. A process of a
+// cluster ends as one whose lease is over: its cells may have acted on what the others hold back.
+func (s *Store) fenced(all *store.Transaction, h *head) error {
 	if c := s.options.Cluster; c != nil {
 		c.lose(fmt.Sprintf("%s has taken its log", h.owner))
 	}
 	s.logger.Error("another process has taken the store", "owner", h.owner)
-	return store.Fenced{Shards: b.Shards}
+	var fenced store.Fenced
+	for i := range all.Batches {
+		if b := &all.Batches[i]; int16(b.Log) == h.log {
+			fenced.Shards = b.Shards
+		}
+	}
+	return fenced
 }
 
-// Settle implements store.Log. It waits for the database.
-func (s *Store) Settle(b *store.Batch) (stored bool, err error) {
+// Settle implements store.Log; see SettleAll.
+func (s *Store) Settle(b *store.Batch) (stored bool, err error) { return s.SettleAll(oneBatch(b)) }
+
+// SettleAll implements store.Logs. It waits for the database. The heads moved together or not at all.
+func (s *Store) SettleAll(all *store.Transaction) (stored bool, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	var h head
+	moves := s.moves(all)
+	var heads []head
 	for again := againMin; ; again = min(2*again, againMax) {
 		if err = s.reconnect(); err == nil {
-			if h, err = s.readHead(context.Background()); err == nil {
+			if heads, err = s.readHeads(context.Background(), moves); err == nil {
 				break
 			}
 		}
@@ -183,23 +266,35 @@ func (s *Store) Settle(b *store.Batch) (stored bool, err error) {
 			return false, fmt.Errorf("the database is away: %w", explain(err))
 		}
 	}
+	if h := s.foreign(heads); h != nil {
+		return false, s.fenced(all, h)
+	}
+	after, before := 0, 0
+	for i, m := range moves {
+		switch heads[i].mark {
+		case m.to:
+			after++
+		case s.logs[m.log].head:
+			before++
+		default:
+			return false, fmt.Errorf("log %d of the database ends at batch %d, not at %d or %d: was it restored from a backup, or has it failed over and lost work?", m.log, heads[i].mark.Batch, s.logs[m.log].head.Batch, m.to.Batch)
+		}
+	}
 	switch {
-	case h.owner != s.owner || h.epoch != s.epoch:
-		return false, s.fenced(b, &h)
-	case h.mark == b.Mark():
-		s.stored(b)
+	case after == len(moves):
+		s.stored(all)
 		s.recovered()
 		return true, nil
-	case h.mark == s.head:
+	case before == len(moves):
 		return false, nil
 	}
-	return false, fmt.Errorf("the log of the database ends at batch %d, not at %d or %d: was it restored from a backup, or has it failed over and lost work?", h.mark.Batch, s.head.Batch, b.No)
+	return false, fmt.Errorf("%d of %d logs of a transaction were written: were the tables changed by hand?", after, len(moves))
 }
 
 // Sync implements store.Log. A batch is durable when Append returns.
 func (s *Store) Sync(uint64) error { return nil }
 
-// Apply implements store.KV, fenced like a batch. The rows are durable when it returns. It is repeated
+// Apply implements store.KV, fenced like a batch of each log. The rows are durable when it returns. It is repeated
 // when its result is lost, which the same rows allow.
 func (s *Store) Apply(rows []store.Row) error {
 	s.writing.Lock()
@@ -208,7 +303,10 @@ func (s *Store) Apply(rows []store.Row) error {
 }
 
 func (s *Store) apply(rows []store.Row) error {
-	t := transaction{owner: s.owner, epoch: s.epoch, from: s.head.Batch, to: s.head, change: changeOf(rows, nil)}
+	t := transaction{owner: s.owner, change: changeOf(rows, nil)}
+	for log, l := range s.logs {
+		t.moves = append(t.moves, move{int16(log), l.epoch, l.head.Batch, l.head})
+	}
 	if err := t.tables.deleteRows(rows); err != nil {
 		return err
 	}

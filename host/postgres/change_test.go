@@ -33,7 +33,7 @@ func TestChangeIsTheEffectOfRows(t *testing.T) {
 			}
 			rows = append(rows, row)
 		}
-		c := changeOf(rows, []byte("k1"))
+		c := changeOf(rows, [][]byte{[]byte("k1")})
 		effect := append([]store.Row{}, c.ranges...)
 		for _, k := range c.deleted {
 			effect = append(effect, store.Row{Key: k, Delete: true})

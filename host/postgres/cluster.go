@@ -28,6 +28,7 @@ type ClusterConfig struct {
 	Node    actor.NodeID // of the store, the same in all of its processes
 	Address string       // at which ingress processes reach this one; shown to people
 	Timing  placement.Timing
+	Logs    int          // number of logs of a new store, at most logsMax; 0 means 1. A member owns all or none
 	Logger  *slog.Logger // nil discards
 	// Lost is told why the process must end at once: another serves the log, or may. nil prints the line
 	// and ends the process with LostCode.
@@ -37,7 +38,7 @@ type ClusterConfig struct {
 // LostCode is the exit code of a process that has lost its lease. A supervisor starts it again, to stand by.
 const LostCode = 3
 
-// Cluster is a process in a cluster: it stands by until it owns the log, and then serves while its lease
+// Cluster is a process in a cluster: it stands by until it owns the logs, and then serves while its lease
 // is valid.
 type Cluster struct {
 	config ClusterConfig
@@ -51,7 +52,7 @@ type Cluster struct {
 
 	mu      sync.Mutex // protects what follows
 	member  *placement.Member
-	owner   placement.Owner // of the log
+	owner   placement.Owner // of the logs
 	changed chan struct{}   // closed when owner changes
 	beaten  chan struct{}   // closed by the next beat
 	closed  bool
@@ -93,6 +94,7 @@ func Join(c ClusterConfig) (_ *Cluster, err error) {
 		x.logger = slog.New(slog.DiscardHandler)
 	}
 	x.member = placement.NewMember(x.name, c.Address, c.Timing)
+	x.member.TakeAll()
 	defer func() {
 		if err != nil {
 			x.table.close()
@@ -116,7 +118,7 @@ func Join(c ClusterConfig) (_ *Cluster, err error) {
 // prepare checks the server, brings the schema up to date and marks the store as that of the cluster.
 func (x *Cluster) prepare() error {
 	ctx := context.Background()
-	s := &Store{url: x.url, node: x.config.Node}
+	s := &Store{url: x.url, node: x.config.Node, options: Options{logs: x.config.Logs}}
 	var err error
 	if s.config, err = parse(x.config.URL, applicationName+" join "+x.name); err != nil {
 		return err
@@ -212,8 +214,10 @@ func (x *Cluster) beat() (again bool, err error) {
 	x.until.Store(int64(x.member.Until()))
 	if change.Owners {
 		x.owner = placement.Owner{}
-		for _, o := range x.member.Owners() {
-			x.owner = o // there is one log
+		for _, o := range x.member.Owners() { // they have one owner
+			if x.owner = o; o.Member != x.name {
+				break
+			}
 		}
 		close(x.changed)
 		x.changed = make(chan struct{})
@@ -256,7 +260,7 @@ func (x *Cluster) Stats() (members int, epoch uint64, lease time.Duration) {
 	return members, x.Epoch(), max(0, time.Duration(x.until.Load()-int64(readClock())))
 }
 
-// Own waits until this process owns the log, or until ctx ends or the member is asked to leave. It calls standby with the owner each time
+// Own waits until this process owns the logs, or until ctx ends or the member is asked to leave. It calls standby with the owner each time
 // that another process is the owner.
 func (x *Cluster) Own(ctx context.Context, standby func(owner placement.Owner)) error {
 	for {
@@ -281,18 +285,20 @@ func (x *Cluster) Own(ctx context.Context, standby func(owner placement.Owner)) 
 	}
 }
 
-// epoch returns the epoch under which this process owns the log, or 0.
-func (x *Cluster) epoch() int64 {
+// epochOf returns the epoch under which this process owns a log, or 0.
+func (x *Cluster) epochOf(log int16) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, h := range x.member.Held() {
-		return int64(h.Epoch)
+		if int16(h.Log) == log {
+			return int64(h.Epoch)
+		}
 	}
 	return 0
 }
 
-// Epoch returns the epoch under which this process owns the log, or 0. A later owner has a greater one.
-func (x *Cluster) Epoch() uint64 { return uint64(x.epoch()) }
+// Epoch returns the epoch under which this process owns the first log, or 0. A later owner has a greater one.
+func (x *Cluster) Epoch() uint64 { return uint64(x.epochOf(0)) }
 
 // Serves reports whether the lease is valid.
 func (x *Cluster) Serves() bool { return int64(readClock()) < x.until.Load() }
@@ -314,7 +320,7 @@ func (x *Cluster) Await(stop <-chan struct{}) {
 	}
 }
 
-// Close leaves the cluster. The log MUST be closed: the next owner begins at once.
+// Close leaves the cluster. The log MUST be closed: the next owner begins at once, with all logs.
 func (x *Cluster) Close() error {
 	x.mu.Lock()
 	x.closed = true
@@ -323,9 +329,5 @@ func (x *Cluster) Close() error {
 	x.done.Wait()
 	defer x.table.close()
 	x.until.Store(0)
-	var errs []error
-	for _, h := range x.member.Held() {
-		errs = append(errs, x.table.Release(x.name, h.Log, h.Epoch))
-	}
-	return errors.Join(append(errs, x.table.leave(x.name))...)
+	return x.table.leave(x.name)
 }

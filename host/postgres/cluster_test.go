@@ -31,7 +31,7 @@ func join(t *testing.T, url string) joined {
 	t.Helper()
 	j := joined{lost: make(chan string, 8)}
 	var err error
-	j.Cluster, err = Join(ClusterConfig{URL: url, Name: "team", Node: "n1", Address: "here", Timing: quick, Lost: func(line string) { j.lost <- line }})
+	j.Cluster, err = Join(ClusterConfig{URL: url, Name: "team", Node: "n1", Address: "here", Timing: quick, Logs: 16, Lost: func(line string) { j.lost <- line }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,19 +24,28 @@ import (
 
 // A store in a database gives the answers of every other store. Whatever the suite reads of runs and
 // events, the tables show too.
-func TestPostgresConforms(t *testing.T) {
+func TestPostgresConforms(t *testing.T) { testConforms(t, 1) }
+
+// So does one with several logs, of which another is written beside the one under test.
+func TestPostgresWithSeveralLogsConforms(t *testing.T) { testConforms(t, 3) }
+
+func testConforms(t *testing.T, logs int) {
 	server := postgrestest.Start(t)
 	url := server.Database()
 	storetest.Run(t, func(t *rapid.T) func() (storetest.Store, error) {
 		server.Exec(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'troupe %'") // of a draw that failed
 		server.Exec(url, "DROP SCHEMA IF EXISTS troupe CASCADE")
 		return func() (storetest.Store, error) {
-			s, err := Open(url, storetest.Node, Options{})
+			s, err := Open(url, storetest.Node, Options{logs: logs})
 			if err != nil {
 				return storetest.Store{}, err
 			}
 			reader := &tablesReader{Store: s, t: t}
-			return storetest.Store{Log: s, Reader: reader, End: s.End(), Close: s.Close}, nil
+			opened := storetest.Store{Log: s, Reader: reader, End: s.End(), Close: s.Close}
+			if logs > 1 {
+				opened.Beside = s.Ends()[1].Node
+			}
+			return opened, nil
 		}
 	})
 }

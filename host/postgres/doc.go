@@ -3,22 +3,23 @@
 // Package postgres keeps a node's store in a PostgreSQL database, from version 15 on.
 //
 //	troupe.store   one row: format of the store, its node, its secret
-//	troupe.logs    the head of the log: who writes it, and where it ends
-//	troupe.kv      the rows of the log and of its index, as package store defines them
+//	troupe.logs    the head of each log: who writes it, and where it ends
+//	troupe.kv      the rows of the logs and of their index, as package store defines them
 //	troupe.runs …  tables for people to query; see docs/sql.md
 //
-// A batch is one transaction of one round trip: fence, rows, index, tables. The row of the log is
-// the fence: the batch is stored only if the log still has this owner under this epoch and ends
-// where the batch begins. A process that another has replaced is refused by that row, whatever it
-// believes.
+// The batches of all logs that wait are one transaction of one round trip: fence, rows, index, tables.
+// The row of a log is its fence: nothing of the transaction is stored unless each of its logs still has
+// this owner under this epoch and ends where its batch begins. A process that another has replaced is
+// refused by that row, whatever it believes.
 //
-// A commit whose answer was lost is settled by that row after a reconnect: nothing is written
+// A commit whose answer was lost is settled by those rows after a reconnect: nothing is written
 // twice and nothing is reported as failed that was stored. While the database is away, nothing is
 // acknowledged, new work is refused as unavailable, and nothing ends; the work continues once the
 // database answers.
 //
-// Everything is one log under one node. Several processes may share it as a cluster: one serves the log
-// under a lease, the others stand by (package placement). It is a part of the server without a promise of
+// The number of logs is that of the store since it was made; each shard has one of them. Several processes may
+// share a store as a cluster: one serves all logs under a lease, the others stand by (package placement). Nodes
+// make and serve stores with one log. It is a part of the server without a promise of
 // compatibility: programs use package troupe.
 //
 // # Files

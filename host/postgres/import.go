@@ -73,6 +73,9 @@ func Import(url string, from Source) (err error) {
 	if s.keys, err = openKeys(ctx, s.config); err != nil {
 		return err
 	}
+	if s.logs, err = logsOf(s.node, 1); err != nil {
+		return err
+	}
 	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{})}
 	if end, err := store.VerifyAll(s, s.node, from.End); err != nil || end != from.End {
 		return errors.Join(err, fmt.Errorf("the copied log ends at batch %d, want %d", end.Batch, from.End.Batch))
@@ -81,7 +84,7 @@ func Import(url string, from Source) (err error) {
 		if _, err := tx.Exec(ctx, "UPDATE troupe.logs SET batch = $1, pos = $2, hash = $3, owner = $4 WHERE log = 0", int64(from.End.Batch), int64(from.End.Pos), from.End.Hash[:], s.owner); err != nil {
 			return err
 		}
-		return insertStore(ctx, tx, s.node, from.Secret)
+		return insertStore(ctx, tx, s.node, 1, from.Secret)
 	})
 }
 
@@ -111,8 +114,8 @@ func (s *Store) copyRows(ctx context.Context, eachRow func(func(store.Row) error
 }
 
 // insertStore writes the row of a store.
-func insertStore(ctx context.Context, q pgx.Tx, node actor.NodeID, secret []byte) error {
-	_, err := q.Exec(ctx, "INSERT INTO troupe.store (node, logs, format, secret) VALUES ($1, 1, $2, $3)", string(node), string(store.FormatRow().Value), secret)
+func insertStore(ctx context.Context, q pgx.Tx, node actor.NodeID, logs int, secret []byte) error {
+	_, err := q.Exec(ctx, "INSERT INTO troupe.store (node, logs, format, secret) VALUES ($1, $2, $3, $4)", string(node), logs, string(store.FormatRow().Value), secret)
 	return err
 }
 

@@ -254,8 +254,8 @@ type change struct {
 	newValues [][]byte
 }
 
-// changeOf returns the effect of rows that are applied in order. Rows under the prefix fresh are new.
-func changeOf(rows []store.Row, fresh []byte) (c change) {
+// changeOf returns the effect of rows that are applied in order. Rows under the prefixes fresh are new.
+func changeOf(rows []store.Row, fresh [][]byte) (c change) {
 	last := make(map[string]int, len(rows))
 	for i := range rows {
 		row := &rows[i]
@@ -284,7 +284,7 @@ func changeOf(rows []store.Row, fresh []byte) (c change) {
 		switch {
 		case row.Delete:
 			c.deleted = append(c.deleted, row.Key)
-		case len(fresh) > 0 && bytes.HasPrefix(row.Key, fresh):
+		case slices.ContainsFunc(fresh, func(prefix []byte) bool { return bytes.HasPrefix(row.Key, prefix) }):
 			c.newKeys, c.newValues = append(c.newKeys, row.Key), append(c.newValues, value)
 		default:
 			c.keys, c.values = append(c.keys, row.Key), append(c.values, value)

@@ -80,10 +80,10 @@ func (m *members) Release(member string, log uint16, epoch actor.Epoch) error {
 	})
 }
 
-// leave removes a member that owns nothing.
+// leave removes a member and releases its logs, in one statement: no other member gets a part of them.
 func (m *members) leave(member string) error {
 	return m.do(func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, "DELETE FROM troupe.members WHERE member = $1", member)
+		_, err := c.Exec(ctx, "WITH left_logs AS (UPDATE troupe.logs SET owner = '' WHERE owner = $1) DELETE FROM troupe.members WHERE member = $1", member)
 		return err
 	})
 }

@@ -4,6 +4,7 @@ package postgres
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/troupe-run/troupe/host/disk"
@@ -55,5 +56,9 @@ func IntoFolder(dir, url string, logger *slog.Logger, progress func(rows uint64)
 	if err != nil {
 		return end, err
 	}
-	return s.end, errors.Join(disk.Import(dir, s.node, s.secret, s.end, disk.Options{Logger: logger}, counted(progress, s.EachRow)), s.Close())
+	if len(s.logs) > 1 {
+		return end, errors.Join(fmt.Errorf("store %s: has %d logs, which a cluster shares; a folder has one, so it cannot be copied into a folder", s.url, len(s.logs)), s.Close())
+	}
+	end = s.ends[0].End
+	return end, errors.Join(disk.Import(dir, s.node, s.secret, end, disk.Options{Logger: logger}, counted(progress, s.EachRow)), s.Close())
 }

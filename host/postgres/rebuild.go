@@ -54,12 +54,17 @@ func (s *Store) rebuild(ctx context.Context, last func(pgx.Tx) error) error {
 		}
 		return write(&t)
 	}
-	err = s.EachLogged(s.node, func(e *store.Entry) error {
-		if page = append(page, withoutItems(e)); len(page) < rebuildEntries {
-			return nil
+	for i := range s.logs {
+		if err != nil {
+			break
 		}
-		return flush()
-	})
+		err = s.EachLogged(s.logs[i].node, func(e *store.Entry) error {
+			if page = append(page, withoutItems(e)); len(page) < rebuildEntries {
+				return nil
+			}
+			return flush()
+		})
+	}
 	if err == nil {
 		err = flush()
 	}

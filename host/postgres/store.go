@@ -34,12 +34,14 @@ type Options struct {
 	ReadOnly bool
 	// Idle refuses a read-only open beside a process that writes.
 	Idle bool
+	// logs is the number of logs of a new store; 0 means 1. A cluster has it in its configuration.
+	logs int
 	// Cluster is the cluster of the process, which owns the log; nil: the store is of one process.
 	Cluster *Cluster
 }
 
 // Store is an open store. It is a store.KV and a store.Reader, safe for concurrent use, and the
-// store.Log of its node.
+// store.Logs of its node.
 type Store struct {
 	keys
 	store.Rows
@@ -49,9 +51,8 @@ type Store struct {
 	logger  *slog.Logger
 	config  *pgx.ConnConfig
 	secret  []byte
-	cluster string // that the store belongs to; empty: none
-	end     store.Mark
-	origin  store.Mark
+	cluster string         // that the store belongs to; empty: none
+	ends    []store.LogEnd // of the logs, by number, at the time the store was opened
 
 	down   atomic.Pointer[outage] // nil while the database accepts writes
 	probed atomic.Int64           // when the last probe began, in ns
@@ -66,14 +67,21 @@ type Store struct {
 	conn    *pgx.Conn  // may be closed
 	pid     int32      // process of the server that the last connection had
 	owner   string
-	epoch   int64
-	head    store.Mark
+	logs    []ownedLog
 	index   *store.Index // empty between two batches
-	pending *transaction // of the batch whose Append has not returned nil; nil if there is none
+	pending *transaction // whose AppendAll has not returned nil; nil if there is none
+}
+
+// ownedLog is a log as this process writes it.
+type ownedLog struct {
+	node  actor.NodeID // its name
+	epoch int64
+	head  store.Mark
 }
 
 var (
 	_ store.ManyGetter = (*Store)(nil)
+	_ store.Logs       = (*Store)(nil)
 	_ store.Forgetter  = (*Store)(nil)
 	_ store.Reader     = (*Store)(nil)
 )
@@ -154,18 +162,23 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	s.keys.away = s.note
-	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{}), With: s.withIndex}
+	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{}), Logs: len(s.logs), With: s.withIndex}
 	if err := s.claim(ctx); err != nil {
 		return nil, err
 	}
 	if err := store.CheckFormat(s); err != nil {
 		return nil, err
 	}
-	if s.end, err = store.Verify(s, s.node, s.head); err != nil {
-		return nil, err
-	}
-	if s.origin, err = store.Origin(s, s.node); err != nil {
-		return nil, err
+	for i := range s.logs {
+		l := &s.logs[i]
+		end := store.LogEnd{Node: l.node}
+		if end.End, err = store.Verify(s, l.node, l.head); err != nil {
+			return nil, err
+		}
+		if end.Origin, err = store.Origin(s, l.node); err != nil {
+			return nil, err
+		}
+		s.ends = append(s.ends, end)
 	}
 	if s.index, err = store.RecoverIndex(s, store.IndexConfig{}, nil); err != nil {
 		return nil, err
@@ -205,10 +218,14 @@ func (s *Store) withIndex(read func()) {
 	read()
 }
 
-// stored notes that a batch is stored.
-func (s *Store) stored(b *store.Batch) {
-	s.head, s.pending = b.Mark(), nil
-	s.withIndex(func() { s.Rows.Index.AddForgotten(b) })
+// stored notes that a transaction is stored.
+func (s *Store) stored(all *store.Transaction) {
+	s.pending = nil
+	for i := range all.Batches {
+		b := &all.Batches[i]
+		s.logs[b.Log].head = b.Mark()
+		s.withIndex(func() { s.Rows.Index.AddForgotten(b) })
+	}
 }
 
 // lock waits until no other process writes the store.
@@ -257,8 +274,8 @@ func (s *Store) identify(ctx context.Context) error {
 	case node != string(s.node):
 		return fmt.Errorf("belongs to node %q, not to %q: start with --node %s, or use another database", node, s.node, node)
 	}
-	if logCount != 1 {
-		return fmt.Errorf("has %d logs, this program reads stores with one: use the newer program", logCount)
+	if s.logs, err = logsOf(s.node, logCount); err != nil {
+		return err
 	}
 	if format != string(store.FormatRow().Value) {
 		return fmt.Errorf("has format %s, this program reads format %s", format, store.FormatRow().Value)
@@ -285,7 +302,14 @@ func (s *Store) makeStore(ctx context.Context) error {
 	if rows {
 		return errIncomplete
 	}
-	if err := insertStore(ctx, tx, s.node, secret); err != nil {
+	logs := max(1, s.options.logs)
+	if _, err := logsOf(s.node, logs); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, "INSERT INTO troupe.logs (log) SELECT generate_series(1, $1::int)", logs-1); err != nil {
+		return err
+	}
+	if err := insertStore(ctx, tx, s.node, logs, secret); err != nil {
 		return err
 	}
 	row := store.FormatRow()
@@ -295,8 +319,30 @@ func (s *Store) makeStore(ctx context.Context) error {
 	return tx.Commit(ctx)
 }
 
-// head is the row of the log.
+// logsMax is the maximum number of logs.
+const logsMax = 64
+
+// logsOf returns the logs of a store. The first has the name of the node.
+func logsOf(node actor.NodeID, count int) (all []ownedLog, err error) {
+	if count < 1 || count > logsMax {
+		return nil, fmt.Errorf("has %d logs, this program reads stores with 1 to %d: use the newer program", count, logsMax)
+	}
+	for log := range count {
+		name := node
+		if log > 0 {
+			name = actor.NodeID(fmt.Sprintf("%s.%02d", node, log))
+		}
+		if err := actor.CheckName(string(name)); err != nil {
+			return nil, fmt.Errorf("the name of the node is too long for the names of its logs: %w", err)
+		}
+		all = append(all, ownedLog{node: name})
+	}
+	return all, nil
+}
+
+// head is the row of a log.
 type head struct {
+	log   int16
 	owner string
 	epoch int64
 	mark  store.Mark
@@ -305,7 +351,7 @@ type head struct {
 func (h *head) scan(row pgx.Row) error {
 	var batch, pos int64
 	var hash []byte
-	if err := row.Scan(&h.owner, &h.epoch, &batch, &pos, &hash); err != nil {
+	if err := row.Scan(&h.log, &h.owner, &h.epoch, &batch, &pos, &hash); err != nil {
 		return err
 	}
 	h.mark = store.Mark{Batch: uint64(batch), Pos: store.Pos(pos)}
@@ -315,37 +361,66 @@ func (h *head) scan(row pgx.Row) error {
 	return nil
 }
 
-// claim makes this process the one that writes the log.
+// claim makes this process the one that writes the logs.
 func (s *Store) claim(ctx context.Context) error {
-	var h head
-	query := "SELECT owner, epoch, batch, pos, hash FROM troupe.logs WHERE log = 0"
+	query := "SELECT log, owner, epoch, batch, pos, hash FROM troupe.logs"
 	args := []any{}
 	if !s.options.ReadOnly && s.options.Cluster == nil {
-		query = "UPDATE troupe.logs SET owner = $1, epoch = epoch + 1, since = now() WHERE log = 0 RETURNING owner, epoch, batch, pos, hash"
+		query = "UPDATE troupe.logs SET owner = $1, epoch = epoch + 1, since = now() RETURNING log, owner, epoch, batch, pos, hash"
 		args = append(args, s.owner)
 	}
-	if err := h.scan(s.conn.QueryRow(ctx, query, args...)); err != nil {
+	rows, err := s.conn.Query(ctx, query, args...)
+	if err != nil {
 		return err
 	}
-	if c := s.options.Cluster; c != nil && (h.owner != s.owner || h.epoch != c.epoch()) {
-		return fmt.Errorf("the log belongs to %s", h.owner)
+	heads, err := pgx.CollectRows(rows, collectHead)
+	if err != nil {
+		return err
 	}
-	s.epoch, s.head = h.epoch, h.mark
+	if len(heads) != len(s.logs) {
+		return fmt.Errorf("troupe.logs has %d rows, want one for each of the %d logs", len(heads), len(s.logs))
+	}
+	for i := range heads {
+		h := &heads[i]
+		if h.log < 0 || int(h.log) >= len(s.logs) {
+			return fmt.Errorf("troupe.logs: there is no log %d", h.log)
+		}
+		if c := s.options.Cluster; c != nil && (h.owner != s.owner || h.epoch != c.epochOf(h.log)) {
+			return fmt.Errorf("the log belongs to %s", h.owner)
+		}
+		s.logs[h.log].epoch, s.logs[h.log].head = h.epoch, h.mark
+	}
 	return nil
 }
 
-// readHead reads the row of the log. It waits for a transaction that still holds the row, at most for
-// lockPatience.
-func (s *Store) readHead(ctx context.Context) (h head, err error) {
+func collectHead(row pgx.CollectableRow) (h head, err error) {
+	err = h.scan(row)
+	return h, err
+}
+
+// readHeads reads the rows of the logs that a transaction moves, in its order, which is that of their numbers.
+// It waits for a transaction that still holds a row, at most for lockPatience.
+func (s *Store) readHeads(ctx context.Context, moves []move) (heads []head, err error) {
+	var logs []int16
+	for i := range moves {
+		logs = append(logs, moves[i].log)
+	}
 	var b pgx.Batch
 	b.Queue("BEGIN")
 	b.Queue("SET LOCAL lock_timeout = '" + lockPatience + "'")
-	b.Queue("SELECT owner, epoch, batch, pos, hash FROM troupe.logs WHERE log = 0 FOR UPDATE").QueryRow(func(row pgx.Row) error { return h.scan(row) })
+	b.Queue("SELECT log, owner, epoch, batch, pos, hash FROM troupe.logs WHERE log = ANY($1::int2[]) ORDER BY log FOR UPDATE", logs).Query(func(rows pgx.Rows) error {
+		heads, err = pgx.CollectRows(rows, collectHead)
+		return err
+	})
 	b.Queue("COMMIT")
 	if err = s.conn.SendBatch(ctx, &b).Close(); err != nil {
 		_ = s.conn.Close(ctx)
+		return nil, err
 	}
-	return h, err
+	if len(heads) != len(moves) {
+		return nil, fmt.Errorf("troupe.logs has %d of %d rows", len(heads), len(moves))
+	}
+	return heads, nil
 }
 
 // reconnect connects again if the connection is lost. The backend of the old one is ended first: it may
@@ -372,8 +447,8 @@ func (s *Store) reconnect() error {
 	if err == nil && !locked {
 		// The old backend is ending, or another process has the store. The row of the log decides.
 		var h head
-		err = h.scan(conn.QueryRow(ctx, "SELECT owner, epoch, batch, pos, hash FROM troupe.logs WHERE log = 0"))
-		if err == nil && h.owner == s.owner && h.epoch == s.epoch {
+		err = h.scan(conn.QueryRow(ctx, "SELECT log, owner, epoch, batch, pos, hash FROM troupe.logs WHERE log = 0"))
+		if err == nil && h.owner == s.owner && h.epoch == s.logs[0].epoch {
 			err = errors.New("the earlier connection has not ended yet")
 		}
 	}
@@ -385,10 +460,10 @@ func (s *Store) reconnect() error {
 	return nil
 }
 
-// NewLog returns a Log that continues at the end of the store's log. A store MUST have only one Log.
+// NewLog returns a Log that continues at the ends of the store's logs. A store MUST have only one Log.
 func NewLog(s *Store) *logs.Log {
 	return logs.New(logs.Config{
-		Store: s, Logs: []store.LogEnd{{Node: s.node, Anchor: store.Anchor{End: s.end, Origin: s.origin}}},
+		Store: s, Logs: s.ends,
 		Full: s.Full, Exhausted: s.Full,
 		FlushIndex: func() error { return nil }, // each batch does
 		// The row of the log is its anchor.
@@ -415,23 +490,28 @@ func (e eraser) Apply(rows []store.Row) error { return e.apply(rows) }
 // Node returns the node that the store belongs to.
 func (s *Store) Node() actor.NodeID { return s.node }
 
-// End returns the end of the log at the time the store was opened.
-func (s *Store) End() store.Mark { return s.end }
+// End returns the end of the first log at the time the store was opened.
+func (s *Store) End() store.Mark { return s.ends[0].End }
 
-// VerifyAll verifies the chain from its beginning. Open verifies only the recent part.
+// Ends returns the logs, by number, with their ends at the time the store was opened.
+func (s *Store) Ends() []store.LogEnd { return s.ends }
+
+// VerifyAll verifies the chains from their beginnings, and returns the end of the first log. Open verifies only
+// the recent parts.
 func (s *Store) VerifyAll() (store.Mark, error) {
-	end, err := store.VerifyAll(s, s.node, s.end)
-	if err != nil {
-		return store.Mark{}, fmt.Errorf("store %s: %w", s.url, err)
+	for _, l := range s.ends {
+		if _, err := store.VerifyAll(s, l.Node, l.End); err != nil {
+			return store.Mark{}, fmt.Errorf("store %s: %w", s.url, err)
+		}
 	}
-	return end, nil
+	return s.End(), nil
 }
 
 // Queries returns a reader that waits only a moment for a database that is away.
 func (s *Store) Queries() store.Reader {
 	k := s.keys
 	k.patience = queryPatience
-	return store.Rows{KV: queries{k}, Index: s.Rows.Index, With: s.withIndex}
+	return store.Rows{KV: queries{k}, Index: s.Rows.Index, Logs: len(s.logs), With: s.withIndex}
 }
 
 // Examine checks all of a store that no process writes. It changes nothing.
@@ -441,7 +521,7 @@ func Examine(url string, progress func(keys uint64)) (x store.Examination, err e
 		return x, err
 	}
 	defer s.Close() //nolint:errcheck // it was only read
-	return store.Examine(s, []store.LogEnd{{Node: s.node, Anchor: store.Anchor{End: s.head}}}, func(body []byte) error {
+	return store.Examine(s, s.ends, func(body []byte) error {
 		_, err := runs.Decode(body)
 		return err
 	}, progress)

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/postgrestest"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -34,7 +35,7 @@ func mustOpen(t *testing.T, url string, o Options) *Store {
 
 // message is the n-th entry of an actor.
 func message(id actor.ID, n uint64) store.Entry {
-	return store.Entry{Actor: id, N: n, Record: store.Buried{Call: actor.NewCallID(actor.Time(n), 1, n), At: actor.Time(n), Until: actor.Time(n + 1)}}
+	return store.Entry{Actor: id, Shard: dispatcher.ShardOf(id), N: n, Record: store.Buried{Call: actor.NewCallID(actor.Time(n), 1, n), At: actor.Time(n), Until: actor.Time(n + 1)}}
 }
 
 // acked counts the entries of actors that were reported as durable.
@@ -122,8 +123,18 @@ func (a *acked) check(t *testing.T, url string) {
 			t.Errorf("%s has %d entries, %d were acknowledged", id, got, n)
 		}
 	}
-	if end, err := store.VerifyAll(s, s.Node(), s.End()); err != nil || end != s.End() {
-		t.Errorf("chain: %v, %v", end, err)
+	if _, err := s.VerifyAll(); err != nil {
+		t.Errorf("chains: %v", err)
+	}
+	examined, err := Examine(url, nil)
+	if err == nil || !errors.As(err, new(InUseError)) {
+		t.Errorf("examined %+v beside a process that writes, error %v", examined, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if examined, err := Examine(url, nil); err != nil || examined.Wrong > 0 {
+		t.Errorf("examined %+v, error %v", examined, err)
 	}
 }
 
@@ -131,9 +142,15 @@ func (a *acked) check(t *testing.T, url string) {
 // acknowledged is lost, nothing is stored twice, new work is refused meanwhile, and the same process
 // continues. Batches whose answer was lost are settled.
 func TestDatabaseIsKilledUnderLoad(t *testing.T) {
+	for _, logs := range []int{1, 16} {
+		t.Run(fmt.Sprint(logs), func(t *testing.T) { testKills(t, logs) })
+	}
+}
+
+func testKills(t *testing.T, logs int) {
 	server := postgrestest.Start(t)
 	url := server.Database()
-	s := mustOpen(t, url, Options{})
+	s := mustOpen(t, url, Options{logs: logs})
 	acks := acked{n: map[actor.ID]uint64{}}
 	stop := write(s, &acks, 16)
 	for round := range 5 {
@@ -229,11 +246,11 @@ func TestLostAnswerIsSettled(t *testing.T) {
 	s := mustOpen(t, url, Options{})
 	id := actor.NewID("writer", "a")
 	b := batch(t, s, message(id, 1))
-	before := s.head
+	before := s.logs[0].head
 	if err := s.Append(&b); err != nil {
 		t.Fatal(err)
 	}
-	s.head = before // as if the answer had been lost
+	s.logs[0].head = before // as if the answer had been lost
 	if stored, err := s.Settle(&b); !stored || err != nil {
 		t.Fatalf("stored batch: %v, %v", stored, err)
 	}
@@ -248,6 +265,82 @@ func TestLostAnswerIsSettled(t *testing.T) {
 	if saved, err := s.Load(id); err != nil || len(saved.Entries) != 2 {
 		t.Errorf("%d entries, error %v", len(saved.Entries), err)
 	}
+}
+
+// transactionAfter returns a transaction of two logs of a store with two, and its next numbers.
+func transactionAfter(t *testing.T, s *Store, entries ...store.Entry) *store.Transaction {
+	t.Helper()
+	ends := []store.LogEnd{}
+	for _, l := range s.logs {
+		ends = append(ends, store.LogEnd{Node: l.node, Anchor: store.Anchor{End: l.head}})
+	}
+	w := store.NewWriters(store.WriterConfig{}, ends)
+	for _, e := range entries {
+		w.Append([]store.Entry{e})
+	}
+	all, ok := w.Take()
+	if !ok || len(all.Batches) != len(entries) {
+		t.Fatalf("%v, %+v", ok, all)
+	}
+	w.Seal(all)
+	return all
+}
+
+// A transaction of several logs is stored whole or not at all: if another process has one of its logs, or one
+// head is elsewhere, nothing of it is.
+func TestTransactionOfSeveralLogs(t *testing.T) {
+	server := postgrestest.Start(t)
+	url := server.Database()
+	s := mustOpen(t, url, Options{logs: 2})
+	entry := func(shard uint16, n uint64) store.Entry {
+		e := message(actor.NewID("writer", fmt.Sprint(shard)), n)
+		e.Shard = shard
+		return e
+	}
+	stored := func(want int) {
+		t.Helper()
+		for _, shard := range []uint16{0, 1} {
+			if saved, err := s.Load(entry(shard, 1).Actor); err != nil || len(saved.Entries) != want {
+				t.Fatalf("shard %d has %d entries, error %v, want %d", shard, len(saved.Entries), err, want)
+			}
+		}
+	}
+	first := transactionAfter(t, s, entry(0, 1), entry(1, 1))
+	before := []store.Mark{s.logs[0].head, s.logs[1].head}
+	if err := s.AppendAll(first); err != nil {
+		t.Fatal(err)
+	}
+	stored(1)
+	s.logs[0].head, s.logs[1].head = before[0], before[1] // as if the answer had been lost
+	if settled, err := s.SettleAll(first); !settled || err != nil {
+		t.Fatalf("stored transaction: %v, %v", settled, err)
+	}
+	// The same again, as a repeat without a settlement would be, is refused.
+	if err := s.AppendAll(first); err == nil || errors.As(err, new(store.Unknown)) {
+		t.Errorf("a repeat: %v", err)
+	}
+	stored(1)
+	next := transactionAfter(t, s, entry(0, 2), entry(1, 2))
+	if settled, err := s.SettleAll(next); settled || err != nil {
+		t.Fatalf("transaction that was not sent: %v, %v", settled, err)
+	}
+	server.Exec(url, "UPDATE troupe.logs SET batch = 2, hash = '\\x"+strings.Repeat("00", 32)+"' WHERE log = 1")
+	if _, err := s.SettleAll(next); err == nil || !strings.Contains(err.Error(), "log 1 of the database ends at batch 2") {
+		t.Errorf("settled with a head that moved by hand: %v", err)
+	}
+	if err := s.AppendAll(next); err == nil || !strings.Contains(err.Error(), "does not continue the database") {
+		t.Errorf("appended to a head that moved by hand: %v", err)
+	}
+	stored(1)
+	server.Exec(url, "UPDATE troupe.logs SET batch = 1, owner = 'another', epoch = epoch + 1 WHERE log = 1")
+	var fenced store.Fenced
+	if err := s.AppendAll(next); !errors.As(err, &fenced) || len(fenced.Shards) != 1 || fenced.Shards[0].Shard != 1 {
+		t.Errorf("appended to the log of another: %v", err)
+	}
+	if err := s.Apply([]store.Row{{Key: []byte("x"), Value: []byte("y")}}); err == nil {
+		t.Error("rows were applied although another process has a log")
+	}
+	stored(1)
 }
 
 // A database that lost acknowledged work, or was restored from a backup, is refused.

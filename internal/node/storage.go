@@ -65,6 +65,9 @@ func openStorage(c *Config, logger *slog.Logger) (storage, *logs.Log, error) {
 		if err != nil {
 			return nil, nil, err
 		}
+		if n := len(s.Ends()); n > 1 {
+			return nil, nil, errors.Join(fmt.Errorf("store %s: has %d logs, this program serves stores with one: use the newer program", postgres.Shown(c.Store), n), s.Close())
+		}
 		if err := MarkPlace(c.Data, c.Store); err != nil {
 			return nil, nil, errors.Join(err, s.Close())
 		}
