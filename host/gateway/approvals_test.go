@@ -62,7 +62,7 @@ func startBuyer(t *testing.T, config Config, fields string) (*testGateway, *tool
 func (d *testGateway) buy(headers ...string) approvalResponse {
 	d.Helper()
 	var m heldResponse
-	if status := d.doJSON(&m, "POST", "/v1/agents/buyer/messages", `{"content":"refund {\"cents\":5}"}`, headers...); status != 202 || len(m.Approvals) != 1 {
+	if status := d.doJSON(&m, "POST", "/v1/agents/buyer/messages", `{"content":"refund {\"cents\":5}"}`, headers...); status != 202 || len(m.Approvals) != 1 || m.Session == "" {
 		d.Fatalf("%d %+v", status, m)
 	}
 	return m.Approvals[0]
@@ -89,7 +89,7 @@ func TestApprovalIsListedAndDecided(t *testing.T) {
 		reject:  {"REJECTED", "run_failed", "approval_rejected"},
 	} {
 		var held heldResponse
-		if status := d.doJSON(&held, "POST", "/v1/agents/buyer/messages", `{"content":"refund {\"cents\":5}","session_id":"s-7"}`); status != 202 || held.Status != "PAUSED_WAITING_APPROVAL" || len(held.Approvals) != 1 {
+		if status := d.doJSON(&held, "POST", "/v1/agents/buyer/messages", `{"content":"refund {\"cents\":5}","session_id":"s-7"}`); status != 202 || held.Session != "s-7" || held.Status != "PAUSED_WAITING_APPROVAL" || len(held.Approvals) != 1 {
 			t.Fatalf("%d %+v", status, held)
 		}
 		a := held.Approvals[0]

@@ -88,7 +88,7 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 			refusalProblem(noAnswerYet()).write(ctx)
 			return
 		}
-		s.respondAccepted(ctx, call.ID)
+		s.respondAccepted(ctx, call.To, call.ID)
 	case err != nil:
 		s.respondError(ctx, err)
 	case answer.Reply.Refusal != nil && answer.Reply.Refusal.Reason == actor.Deadline:
@@ -134,7 +134,7 @@ func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer com
 	run := answer.Reply.Run
 	switch {
 	case answer.HeldUntil != 0:
-		s.respondAccepted(ctx, run)
+		s.respondAccepted(ctx, to, run)
 	case answer.Reply.Refusal != nil:
 		p := refusalProblem(answer.Reply.Refusal)
 		if s.isVisibleRun(callerOf(ctx), run, answer) { // otherwise the call was refused before it became a run
@@ -334,9 +334,9 @@ func replyText(parts []actor.Part) []byte {
 	return bytes.ToValidUTF8(all, []byte("\uFFFD"))
 }
 
-// respondAccepted answers that a run continues and where to follow it. If the run
+// respondAccepted answers that a run of an actor continues and where to follow it. If the run
 // waits for a signal or for the approval of a tool call, the response describes it.
-func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
+func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, to actor.ID, run actor.CallID) {
 	type signal struct {
 		Run    string `json:"run_id"`
 		Name   string `json:"name"`
@@ -346,14 +346,16 @@ func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 		Body   string `json:"body"`
 	}
 	out := struct {
-		Run    string  `json:"run_id"`
-		Status string  `json:"status"`
-		Detail string  `json:"detail"`
-		Path   string  `json:"path"`
-		Signal *signal `json:"signal,omitzero"`
+		Run     string  `json:"run_id"`
+		Agent   string  `json:"agent_id"`
+		Session string  `json:"session_id"`
+		Status  string  `json:"status"`
+		Detail  string  `json:"detail"`
+		Path    string  `json:"path"`
+		Signal  *signal `json:"signal,omitzero"`
 
 		Approvals []waitingApproval `json:"approvals,omitempty"`
-	}{Run: run.String(), Status: runs.Running.String(), Detail: "the run continues: read it at path", Path: "/v1/runs/" + run.String()}
+	}{Run: run.String(), Agent: to.Agent, Session: to.Key, Status: runs.Running.String(), Detail: "the run continues: read it at path", Path: "/v1/runs/" + run.String()}
 	w, err := lookup(s, callerOf(ctx), command.WaitingQuery{Run: run})
 	var r *actor.Refusal
 	switch {

@@ -67,7 +67,7 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 	case a.Reply.Refusal != nil:
 		refusalProblem(a.Reply.Refusal).write(ctx)
 	case len(a.Reply.Parts) != 1:
-		s.respondAccepted(ctx, a.Reply.Run)
+		s.respondAccepted(ctx, call.To, a.Reply.Run)
 	case len(a.Reply.Warnings) == 0:
 		return a.Reply.Parts[0].Bytes, false
 	default:
