@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/failpoint"
 )
 
 func repeatTarget(asks int) []string {
@@ -171,4 +174,87 @@ func TestLocalMessagesPerStepAreBounded(t *testing.T) {
 	if steps != 2 {
 		t.Errorf("%d calls took %d steps, want 2", localPerStepMax, steps)
 	}
+}
+
+// treeAgents draws agents that call one another and sleep, in steps of several asks. An agent calls only
+// later ones, so none waits for itself.
+func treeAgents(t *rapid.T) (all []actor.Definition) {
+	const agents = 5
+	for n := range agents {
+		var steps [][]actor.Ask
+		for range rapid.IntRange(0, 3).Draw(t, "steps") {
+			var asks []actor.Ask
+			for range rapid.IntRange(1, 3).Draw(t, "asks") {
+				if to := rapid.IntRange(n+1, agents).Draw(t, "to"); to < agents {
+					name := fmt.Sprintf("t%d/%d", to, rapid.IntRange(0, 1).Draw(t, "key"))
+					asks = append(asks, actor.Ask{Kind: actor.AskCall, Name: name, Parts: actor.Text("x")})
+				} else {
+					asks = append(asks, actor.Ask{Kind: actor.AskSleep, Timeout: time.Duration(rapid.IntRange(1, 3).Draw(t, "milliseconds")) * time.Millisecond})
+				}
+			}
+			steps = append(steps, asks)
+		}
+		all = append(all, agent(fmt.Sprintf("t%d", n), func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) < len(steps) {
+				return actor.Action{Asks: slices.Clone(steps[len(answers)])}, nil
+			}
+			text := b.Call.To.String()
+			for _, step := range answers {
+				text += "["
+				for _, a := range step {
+					text += answerText(a) + ","
+				}
+				text += "]"
+			}
+			return actor.Complete(actor.Text(text)), nil
+		}, volatile))
+	}
+	return all
+}
+
+// A turn that begins as its message arrives and one that begins after a wait in the mailbox give the same
+// answer, and leave nothing behind.
+func TestTurnsAtOnceEqualQueuedTurns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		agents := treeAgents(t)
+		outcome := func(queue failpoint.Points) (text string) {
+			c := newTestCell(Config{PublishOnDemand: true, Failpoints: queue}, agents...)
+			now, in := actor.Time(2), []Input{newVisit(1, "t0")}
+			for range 10_000 {
+				if len(in) == 0 {
+					at, ok := c.NextDeadline()
+					if text != "" || !ok {
+						break
+					}
+					now, in = max(now, at), []Input{Tick{}}
+				}
+				sent, answer := outputs(c.Step(now, in[0]))
+				in = in[1:]
+				for i := range sent {
+					in = append(in, Deliver{sent[i]})
+				}
+				if answer != nil {
+					text = answerText(actor.Answer{Parts: answer.Reply.Parts, Refusal: answer.Reply.Refusal})
+				}
+			}
+			for _, act := range c.actors.ordered() {
+				if !act.idle() || len(act.turns) > 0 || act.activeState != c.idleState {
+					t.Errorf("%s has %d turns and %d runs after the answer", act.id, len(act.turns), len(act.journal.Runs))
+				}
+			}
+			if size := c.Size(); size.Queued+size.Outstanding > 0 || len(c.inFlight) > 0 {
+				t.Errorf("the cell counts %+v after the answer", size)
+			}
+			return text
+		}
+		once := outcome(nil)
+		draws := rapid.Uint64().Draw(t, "queued")
+		queued := outcome(func(p failpoint.Point) bool {
+			draws = draws<<1 | draws>>63
+			return p == failpoint.QueueNow && draws&3 != 0
+		})
+		if once == "" || once != queued {
+			t.Fatalf("got %q at once, %q after a wait", once, queued)
+		}
+	})
 }
