@@ -36,6 +36,11 @@ const fence = `WITH moved AS (UPDATE troupe.logs l SET batch = n.batch, pos = n.
 	WHERE l.log = n.log AND l.owner = $1 AND l.epoch = n.epoch AND l.batch = n.prev RETURNING 1)
 	SELECT 1 / (count(*) = cardinality($2::int2[]))::int FROM moved`
 
+// fenceOne is fence for one log. Its plan does not depend on the arguments, so the server does not plan it anew each
+// time, which costs a store with one log a fifth of its rate.
+const fenceOne = `WITH moved AS (UPDATE troupe.logs SET batch = $5, pos = $6, hash = $7
+	WHERE log = $2 AND owner = $1 AND epoch = $3 AND batch = $4 RETURNING 1) SELECT 1 / (count(*) = 1)::int FROM moved`
+
 // divisionByZero is the SQLSTATE of a refusal by fence.
 const divisionByZero = "22012"
 
@@ -55,8 +60,13 @@ type move struct {
 	to    store.Mark // head after it
 }
 
-// fenceArgs returns the arguments of fence.
-func (t *transaction) fenceArgs() []any {
+// queueFence adds the statement that moves the heads.
+func (t *transaction) queueFence(b *pgx.Batch) {
+	if len(t.moves) == 1 {
+		m := &t.moves[0]
+		b.Queue(fenceOne, t.owner, m.log, m.epoch, int64(m.from), int64(m.to.Batch), int64(m.to.Pos), m.to.Hash[:])
+		return
+	}
 	var logs []int16
 	var epochs, froms, batches, positions []int64
 	var hashes [][]byte
@@ -65,7 +75,7 @@ func (t *transaction) fenceArgs() []any {
 		logs, epochs, froms = append(logs, m.log), append(epochs, m.epoch), append(froms, int64(m.from))
 		batches, positions, hashes = append(batches, int64(m.to.Batch)), append(positions, int64(m.to.Pos)), append(hashes, m.to.Hash[:])
 	}
-	return []any{t.owner, logs, epochs, froms, batches, positions, hashes}
+	b.Queue(fence, t.owner, logs, epochs, froms, batches, positions, hashes)
 }
 
 // send performs the transaction in one round trip. It reports no error only if the commit was
@@ -73,7 +83,7 @@ func (t *transaction) fenceArgs() []any {
 func (t *transaction) send(c *pgx.Conn) error {
 	var b pgx.Batch
 	b.Queue("BEGIN")
-	b.Queue(fence, t.fenceArgs()...)
+	t.queueFence(&b)
 	t.change.queue(&b)
 	t.tables.queue(&b)
 	b.Queue("COMMIT")
