@@ -383,7 +383,8 @@ func TestRefusedDatabases(t *testing.T) {
 		"read-only":          {url: url + "?options=-cdefault_transaction_read_only%3Don", want: "default_transaction_read_only"},
 		"newer schema":       {url: url, want: "schema version 99", prepare: func() { server.Exec(url, "UPDATE troupe.schema SET version = 99") }},
 		"another format":     {url: url, want: "has format", prepare: func() { server.Exec(url, "UPDATE troupe.store SET format = '1'") }},
-		"more logs":          {url: url, want: "has 16 logs", prepare: func() { server.Exec(url, "UPDATE troupe.store SET logs = 16") }},
+		"more logs":          {url: url, want: "has 65 logs, this program reads stores with 1 to 64", prepare: func() { server.Exec(url, "UPDATE troupe.store SET logs = 65") }},
+		"logs without heads": {url: url, want: "has 1 rows, want one for each of the 16 logs", prepare: func() { server.Exec(url, "UPDATE troupe.store SET logs = 16") }},
 		"part of a store":    {url: url, want: "an import was not completed", prepare: func() { server.Exec(url, "DELETE FROM troupe.store") }},
 		"no right to create": {url: strings.Replace(other, "troupe@", "guest@", 1), want: "may not do this", prepare: func() { server.Exec(other, "CREATE ROLE guest LOGIN") }},
 	} {
