@@ -112,7 +112,7 @@ func (o *Outbound) batched(ctx context.Context, id actor.EffectID, op *runtime.T
 	call := &batchedCall{ctx: ctx, id: id, op: *op, answer: make(chan actor.Answer, 1)}
 	o.batches.join(call)
 	if len(call.group) > 0 && call.group[0] == call {
-		o.performBatch(call.group)
+		go o.performBatch(call.group) // the first call too ends by its own context
 	}
 	select {
 	case answer := <-call.answer:
@@ -127,11 +127,23 @@ func (o *Outbound) batched(ctx context.Context, id actor.EffectID, op *runtime.T
 	return refusedAnswer(refusal)
 }
 
-// performBatch answers calls by one request. It goes on as long as one of them waits for its answer.
+// performBatch answers calls by one request. The request goes on as long as one of them waits for its answer, and is
+// cancelled when none does. It runs on a goroutine of its own, so a panic is the failure of each call.
 func (o *Outbound) performBatch(group []*batchedCall) {
 	op := group[0].op
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
+	answers := make([]actor.Answer, len(group))
+	defer func() {
+		if p := recover(); p != nil {
+			for i := range answers {
+				answers[i] = refusedAnswer(actor.Refuse(actor.Unavailable, "panic: %v", p))
+			}
+		}
+		for i, c := range group {
+			c.answer <- answers[i]
+		}
+	}()
 	var waiting atomic.Int64
 	waiting.Store(int64(len(group)))
 	calls := make([]upstream.BatchCall, len(group))
@@ -146,15 +158,12 @@ func (o *Outbound) performBatch(group []*batchedCall) {
 	}
 	op.Input = upstream.BatchBody(calls)
 	whole := o.request(ctx, group[0].id, &op, keyOfBatch(group))
-	answers := make([]actor.Answer, len(group))
 	if whole.Refusal == nil {
 		answers = httpTool(op.Declared).BatchAnswers(calls, &whole.Parts[0], whole.Warnings)
+		return
 	}
-	for i, c := range group {
-		if whole.Refusal != nil {
-			answers[i] = whole
-		}
-		c.answer <- answers[i]
+	for i := range answers {
+		answers[i] = whole
 	}
 }
 

@@ -159,31 +159,86 @@ func TestFailureOfBatchIsThatOfEachCall(t *testing.T) {
 	}
 }
 
-// TestBatchOutlivesCancelledCall checks that the request goes on for the calls that still wait, and is aborted with
-// the last one.
+// TestBatchOutlivesCancelledCall checks that each call, also the one that leads the request, ends by its own context, that
+// the request goes on for the call that still waits, and that it is aborted with the last one.
 func TestBatchOutlivesCancelledCall(t *testing.T) {
-	aborted := make(chan struct{})
-	f := newBatchFixture(t, func(_ http.ResponseWriter, r *http.Request) {
-		<-r.Context().Done()
-		close(aborted)
+	for _, early := range []int{0, 1} {
+		for name, end := range map[string]struct {
+			cause error
+			want  actor.Reason
+		}{"cancelled": {context.Canceled, actor.Stopped}, "out of time": {context.DeadlineExceeded, actor.Deadline}} {
+			aborted := make(chan struct{})
+			f := newBatchFixture(t, func(_ http.ResponseWriter, r *http.Request) {
+				<-r.Context().Done()
+				close(aborted)
+			})
+			var answers [2]<-chan actor.Answer
+			var stops [2]context.CancelCauseFunc
+			for i := range answers {
+				ctx, stop := context.WithCancelCause(t.Context())
+				defer stop(nil)
+				answers[i], stops[i] = f.call(ctx, uint16(i), 2, tools.Declared{}, `{}`, testTimeout), stop
+			}
+			<-f.arrived
+			for n, i := range []int{early, 1 - early} {
+				stops[i](end.cause)
+				select {
+				case a := <-answers[i]:
+					if a.Refusal == nil || a.Refusal.Reason != end.want {
+						t.Errorf("%s: call %d got %+v", name, i, a)
+					}
+				case <-time.After(time.Minute):
+					t.Fatalf("%s: call %d, number %d to end, waits for the other one", name, i, n)
+				}
+				if n == 0 {
+					select {
+					case <-aborted:
+						t.Errorf("%s: the request was aborted while call %d waits", name, 1-i)
+					default:
+					}
+				}
+			}
+			<-aborted
+		}
+	}
+}
+
+// TestBatchAnswersAfterLeaderEnded checks that the other calls get their results although the leading one has ended.
+func TestBatchAnswersAfterLeaderEnded(t *testing.T) {
+	proceed := make(chan struct{})
+	f := newBatchFixture(t, func(w http.ResponseWriter, _ *http.Request) {
+		<-proceed
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `["a", "b"]`)
 	})
-	first, cancelFirst := context.WithCancel(t.Context())
-	second, cancelSecond := context.WithCancel(t.Context())
-	answers := []<-chan actor.Answer{f.call(first, 0, 2, tools.Declared{}, `{}`, testTimeout), f.call(second, 1, 2, tools.Declared{}, `{}`, testTimeout)}
+	leading, cancel := context.WithCancel(t.Context())
+	first, second := f.call(leading, 0, 2, tools.Declared{}, `{}`, testTimeout), f.call(t.Context(), 1, 2, tools.Declared{}, `{}`, testTimeout)
 	<-f.arrived
-	cancelSecond()
-	if a := <-answers[1]; a.Refusal == nil || a.Refusal.Reason != actor.Stopped {
-		t.Errorf("the cancelled call got %+v", a)
-	}
+	cancel()
 	select {
-	case <-aborted:
-		t.Error("the request was aborted while a call waits")
-	default:
+	case a := <-first:
+		if a.Refusal == nil || a.Refusal.Reason != actor.Stopped {
+			t.Errorf("the leading call got %+v", a)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the leading call waits for the request")
 	}
-	cancelFirst()
-	<-aborted
-	if a := <-answers[0]; a.Refusal == nil || a.Refusal.Reason != actor.Stopped {
-		t.Errorf("the last call got %+v", a)
+	close(proceed)
+	if a := <-second; a.Refusal != nil || string(a.Parts[0].Bytes) != `"b"` {
+		t.Errorf("the other call got %+v", a)
+	}
+}
+
+// TestPanicOfBatchFailsEachCall checks that a panic ends no process, and leaves no call without an answer.
+func TestPanicOfBatchFailsEachCall(t *testing.T) {
+	f := newBatchFixture(t, nil)
+	f.config.Sign = func(*upstream.Identity, upstream.SignedCall) string { panic("no key") }
+	d := tools.Declared{Identity: tools.IdentityJWT}
+	first, second := f.call(t.Context(), 0, 2, d, `{}`, testTimeout), f.call(t.Context(), 1, 2, d, `{}`, testTimeout)
+	for _, a := range []actor.Answer{<-first, <-second} {
+		if a.Refusal == nil || a.Refusal.Reason != actor.Unavailable || a.Refusal.Detail != "panic: no key" {
+			t.Errorf("got %+v", a)
+		}
 	}
 }
 
