@@ -259,14 +259,14 @@ func (c *CallCmd) lost(m *message, err error) error {
 func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run actor.CallID, err error) {
 	var runErr error
 	t := answerPrinter{flags: c.about()}
-	run, err = m.client.follow(m.trace(ctx), http.MethodPost, m.path, m.body, func(e runs.Event) error {
+	run, err = m.client.follow(m.trace(ctx), http.MethodPost, m.path, m.body, func(e runs.Event, received string) error {
 		run := e.Run
 		m.run.Store(&e.Run)
 		if e.Refusal != nil && e.Type.Ends() {
-			runErr = fmt.Errorf("%s: %s (see: %s)", e.Refusal.Reason.Info().Type, cmp.Or(e.Refusal.Detail, "the run failed"), c.hint("runs show", []string{run.String()}))
+			runErr = fmt.Errorf("%s: %s (see: %s)", e.Refusal.Reason.Info().Type, cmp.Or(e.Refusal.Detail, notAnswered), c.hint("runs show", []string{run.String()}))
 		}
 		if c.JSON {
-			if _, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e)); err != nil {
+			if _, err := fmt.Fprintf(s.out, "%s\n", received); err != nil {
 				return c.notPrinted(run, err)
 			}
 			return nil

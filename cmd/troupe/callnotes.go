@@ -53,7 +53,7 @@ func (n *attemptNotes) print(ctx context.Context) {
 		n.message.run.Store(&found)
 		run = &found
 	}
-	_, _, _ = n.message.client.streamOnce(ctx, http.MethodGet, "/v1/runs/"+run.String()+"/events?tree=1", nil, 0, func(e runs.Event) error {
+	_, _, _ = n.message.client.streamOnce(ctx, http.MethodGet, "/v1/runs/"+run.String()+"/events?tree=1", nil, 0, func(e runs.Event, _ string) error {
 		if e.Type == runs.Attempt && e.Refusal != nil && !n.quiet.Load() {
 			fmt.Fprintf(n.to.err, "%s; attempt %d after %s\n", oneLine(e.Refusal.Detail), e.Attempt, e.Refusal.RetryAfter.Round(time.Millisecond))
 		}

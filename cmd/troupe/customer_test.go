@@ -38,6 +38,8 @@ func TestCommandsOfCustomers(t *testing.T) {
 	program(0, []string{"hello\n", "the tree of calls is not printed"}, "call", "concierge", "say hello", "--tree")
 	program(exitFailed, []string{": " + notAnswered}, "call", "broken", `use user.ask {"question":"x"}`)
 	program(0, []string{"FAILED: " + notAnswered}, "runs", "show", id)
+	program(exitFailed, []string{"budget_exceeded: " + notAnswered + " (see: "}, "call", "broken", `use user.ask {"question":"x"}`, "--stream")
+	program(exitFailed, []string{`"type":"run_failed"`, `"error":{"code":"budget_exceeded"`, "budget_exceeded: " + notAnswered}, "call", "broken", `use user.ask {"question":"x"}`, "--stream", "--json")
 	program(exitFailed, []string{"forbidden: a repeat needs", "troupe call AGENT TEXT"}, "runs", "repeat", id)
 	program(0, []string{"concierge 2 messages"}, "sessions", "list")
 }

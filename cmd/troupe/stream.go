@@ -22,17 +22,17 @@ import (
 const reconnectsMax = 20
 
 // follow sends a request that is answered with a stream of a run's events, and calls fn
-// for each event. It returns after the last event of the run. A broken stream is
+// for each event, with its text as received. It returns after the last event of the run. A broken stream is
 // resumed after the last event received, up to reconnectsMax times without progress. An error of
 // fn ends it. The run is zero if no server named it.
-func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error, header ...string) (run actor.CallID, err error) {
+func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(e runs.Event, received string) error, header ...string) (run actor.CallID, err error) {
 	var seen uint64
 	ended := false
 	var failed error // of fn
 	for quiet := 0; ; quiet++ {
-		of, wait, err := c.streamOnce(ctx, method, path, body, seen, func(e runs.Event) error {
+		of, wait, err := c.streamOnce(ctx, method, path, body, seen, func(e runs.Event, received string) error {
 			run, seen, ended, quiet = e.Run, e.Seq, e.Type.Ends(), 0
-			failed = fn(e)
+			failed = fn(e, received)
 			return failed
 		}, header...)
 		if run.IsZero() {
@@ -65,7 +65,7 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, fn
 
 // streamOnce reads the events of one connection. It returns the run that the header of the
 // response names, and the delay before the next connection.
-func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, fn func(runs.Event) error, header ...string) (run actor.CallID, wait time.Duration, err error) {
+func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, fn func(e runs.Event, received string) error, header ...string) (run actor.CallID, wait time.Duration, err error) {
 	wait = time.Second
 	header = append(header[:len(header):len(header)], "Accept", "text/event-stream")
 	if seen > 0 {
@@ -104,7 +104,7 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 			if err != nil {
 				continue // a control frame, or an event of a later version
 			}
-			if err := fn(e); err != nil {
+			if err := fn(e, f.Data); err != nil {
 				return run, wait, err
 			}
 		}

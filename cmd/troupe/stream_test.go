@@ -134,6 +134,7 @@ func TestStreamOfFailedRun(t *testing.T) {
 // The stream of the user of an app ends with a part of its last event.
 func TestStreamOfFailedRunShowsPart(t *testing.T) {
 	id := actor.NewCallID(1, 1, 1)
+	event := fmt.Sprintf(`{"run_id":%q,"seq":2,"event_id":"%s:2","ts":"2026-01-01T00:00:00.000000000Z","type":"run_failed","message":"It could not be answered.","payload":{"error":{"code":"budget_exceeded","type":"BudgetExceeded"}}}`, id, id)
 	asked := 0
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asked++; r.Method != http.MethodPost {
@@ -142,13 +143,17 @@ func TestStreamOfFailedRunShowsPart(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.Header().Set("X-Run-Id", id.String())
-		fmt.Fprintf(w, "data: {\"run_id\":%q,\"seq\":2,\"event_id\":\"%s:2\",\"ts\":\"2026-01-01T00:00:00.000000000Z\",\"type\":\"run_failed\",\"payload\":{\"error\":{\"code\":\"budget_exceeded\",\"type\":\"BudgetExceeded\"}}}\n\n", id, id)
+		fmt.Fprintf(w, "data: %s\n\n", event)
 	}))
 	defer s.Close()
 	var out, stderr bytes.Buffer
 	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
-	if code != exitFailed || asked != 1 || !strings.Contains(stderr.String(), "budget_exceeded: the run failed (see: troupe runs show ") {
+	if code != exitFailed || asked != 1 || !strings.Contains(stderr.String(), "budget_exceeded: "+notAnswered+" (see: troupe runs show ") {
 		t.Errorf("exit code %d after %d requests, stderr %q", code, asked, stderr.String())
+	}
+	code = run([]string{"call", "helper", "hi", "--stream", "--json", "--server", s.URL}, streams{&out, &stderr})
+	if code != exitFailed || out.String() != event+"\n" {
+		t.Errorf("exit code %d, printed %q, received %q", code, out.String(), event)
 	}
 }
 
