@@ -135,6 +135,16 @@ func TestFurtherPromptsInTheConsole(t *testing.T) {
 	}
 }
 
+// The row of an event in the console says that its text is cut, and calls no run that began "waiting".
+func TestRowOfAnEventInTheConsole(t *testing.T) {
+	long := strings.Repeat("x", 200)
+	out := runScript(t, "events", "runpage.js", `[{"type":"run_started","payload":{"name":"a","kind":"waiting"}},{"type":"run_started","payload":{"kind":"detached"}},`+
+		`{"type":"user_input","payload":{"text":"`+long+`"}},{"type":"user_input","payload":{"text":"`+long+`y"}},{"type":"run_done","payload":{"text":"cut","truncated":true}},{"type":"run_done"}]`)
+	if want := "a\ndetached\n" + long + "\n" + long + "…\ncut…\n\n"; out != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}
+
 // consoleKey is the command that makes a key for the console.
 const consoleKey = "troupe keys create --scope operator --scope read --scope call --data DIR"
 

@@ -335,7 +335,11 @@ class EventList {
   }
 }
 
-const brief = (e) => {
-  const p = e.payload ?? {};
-  return [p.name, p.kind, p.error?.code, (p.text ?? "").slice(0, 200)].filter(Boolean).join(" · ");
+const briefRoom = 200; // characters of a text in the row of its event
+
+// brief returns what the row of an event shows of its payload. Choosing the row shows all of it.
+export const brief = (e) => {
+  const p = e.payload ?? {}, text = p.text ?? "";
+  const kind = e.type === "run_started" && p.kind === "waiting" ? "" : p.kind; // a call whose caller waits, as nearly all do
+  return [p.name, kind, p.error?.code, text.length > briefRoom || p.truncated ? text.slice(0, briefRoom) + "…" : text].filter(Boolean).join(" · ");
 };
