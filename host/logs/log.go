@@ -216,6 +216,9 @@ func (l *Log) Exhausted() error { return l.config.Exhausted() }
 // Count returns the number of logs.
 func (l *Log) Count() int { return len(l.config.Logs) }
 
+// Ends returns the logs, by number, with their ends at the time the store was opened.
+func (l *Log) Ends() []store.LogEnd { return l.config.Logs }
+
 // Node returns the name of a log.
 func (l *Log) Node(log int) actor.NodeID { return l.config.Logs[log].Node }
 

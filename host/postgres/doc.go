@@ -18,9 +18,9 @@
 // database answers.
 //
 // The number of logs is that of the store since it was made; each shard has one of them. Several processes may
-// share a store as a cluster: one serves all logs under a lease, the others stand by (package placement). Nodes
-// make and serve stores with one log. It is a part of the server without a promise of
-// compatibility: programs use package troupe.
+// share a store as a cluster: one serves all logs under a lease, the others stand by (package placement). The
+// program makes stores with one log. It is a part of the server without a promise of compatibility: programs
+// use package troupe.
 //
 // # Files
 //

@@ -43,7 +43,7 @@ type Config struct {
 	Cluster *postgres.Cluster
 	Lease   engine.Lease // the right to serve of a process without one; nil: always
 	Name    string       // name of the node; each store belongs to exactly one node
-	Cells   int          // number of cells; 0 means one per processor
+	Cells   int          // number of cells; 0 means one per processor. A store with several logs has one for each
 	Limits  dispatcher.Limits
 	Budget  Budget
 	Routing dispatcher.Routing // parts of detached calls that are off
@@ -130,10 +130,10 @@ type Node struct {
 	outbound *outbound.Outbound
 	trace    *traceFile
 	retained *retention
-	hooks    *webhooks.Webhooks // nil: none
-	prompts  *prompts.Store     // nil: none are recorded
+	hooks    logHooks
+	prompts  *prompts.Store // nil: none are recorded
 	forgets  *forgets
-	traces   *traces.Traces // nil: none are sent
+	traces   logTraces
 
 	closeOnce sync.Once
 	closeErr  error // result of Close
@@ -143,11 +143,14 @@ type Node struct {
 // the cells start, so that open runs resume with their definitions. The caller
 // MUST close the node.
 func Open(c Config, log *slog.Logger) (_ *Node, err error) {
-	c.Limits = boundMemory(c.Limits, c.Cells, os.DirFS("/"))
 	n := &Node{dir: c.Data, backups: c.Backups}
 	if n.store, n.log, err = openStorage(&c, log); err != nil {
 		return nil, err
 	}
+	if n.log.Count() > 1 {
+		c.Cells = n.log.Count() // so that what a cell appends in a step is of one log, which store.Writers checks
+	}
+	c.Limits = boundMemory(c.Limits, c.Cells, os.DirFS("/"))
 	defer func() {
 		if err == nil {
 			return
@@ -208,15 +211,16 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	}
 	var clock *retentionClock
 	if c.Keep > 0 { // before the start makes records
-		clock = newRetentionClock(n.store, c.Data, actor.Time(time.Now().UnixNano()), log)
+		clock = newRetentionClock(n.store, n.log, c.Data, actor.Time(time.Now().UnixNano()), log)
 	}
-	newest, err := n.store.Newest(n.store.Node()) // before the start makes records
+	newest, err := newestOf(n.store, n.log) // before the start makes records
 	if err != nil {
 		return nil, fmt.Errorf("store %s: the time of the newest record: %w", c.Data, err)
 	}
 	present := devices.New(func() actor.Time { return actor.Time(time.Now().UnixNano()) })
+	start, _ := endsOf(n.log)
 	e, err := engine.Start(engine.Config{
-		Node: actor.NodeID(c.Name), Start: n.store.End().Batch, Log: n.log, Store: n.store, Queries: queriesOf(n.store), Sessions: n.log, Agents: definitions, Former: former,
+		Node: actor.NodeID(c.Name), Start: start, Log: n.log, Store: n.store, Queries: queriesOf(n.store), Sessions: n.log, Agents: definitions, Former: former,
 		Tools: n.catalog.catalog.Registry, Outbound: n.outbound, Devices: present, Models: n.outbound.Models(), Limits: c.Limits, Spending: c.Budget.spending(n.outbound, &c.Outbound), Routing: c.Routing, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
 		Trace: n.trace.recorder(), Resumes: c.resumes(), Lease: c.lease(),
 	})
@@ -253,12 +257,12 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.retained.clock, n.retained.hooks, n.retained.forgot, n.retained.forgetting = clock, n.hooks, n.Commands.forgot, n.prompts.Forgetting
 	n.retained.start()
 	if n.hooks != nil {
-		n.Commands.webhooks = n.hooks.Stats
-		n.hooks.Start()
+		n.Commands.webhooks = n.hooks.stats
+		n.hooks.start()
 	}
 	if n.traces != nil {
-		n.Commands.traces = n.traces.Stats
-		n.traces.Start()
+		n.Commands.traces = n.traces.stats
+		n.traces.start()
 	}
 	return n, nil
 }
@@ -286,11 +290,8 @@ func (n *Node) Secret() []byte { return n.secret }
 // gateway.
 func (n *Node) External() *outbound.Outbound { return n.outbound }
 
-// End returns the number of batches and of entries in the log.
-func (n *Node) End() (batches, entries uint64) {
-	end := n.store.End()
-	return end.Batch, uint64(end.Pos)
-}
+// End returns the number of batches and of entries in the logs.
+func (n *Node) End() (batches, entries uint64) { return endsOf(n.log) }
 
 // Done returns a channel that is closed once the node has failed or was closed.
 // Err returns the reason.
@@ -328,10 +329,8 @@ func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
 		n.Commands.schedules.close()
 		n.retained.stop()
-		if n.hooks != nil {
-			n.hooks.Close()
-		}
-		n.traces.Close()
+		n.hooks.close()
+		n.traces.close()
 		err := n.engine.Close(ctx)
 		n.outbound.Close()
 		n.prompts.Close()

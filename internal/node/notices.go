@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/logs"
@@ -23,8 +25,12 @@ import (
 // webhooksFolder is the folder in a data folder with the files of webhooks.
 const webhooksFolder = "webhooks"
 
-// openWebhooks opens the webhooks of a node; nil if it has none.
-func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (*webhooks.Webhooks, error) {
+// logHooks are the webhooks of a node, by the log whose notices they deliver; nil if it has none. All notices of a
+// run are of one log.
+type logHooks []*webhooks.Webhooks
+
+// openWebhooks opens the webhooks of a node.
+func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (all logHooks, err error) {
 	if len(c.Webhooks) == 0 {
 		return nil, nil
 	}
@@ -32,8 +38,61 @@ func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog
 	if err != nil {
 		return nil, err
 	}
-	return webhooks.Open(webhooks.Options{Webhooks: c.Webhooks, Dir: filepath.Join(c.Data, webhooksFolder), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
-		&notices{store: s, selected: log.Select(0, (*store.Entry).MayNote), offers: c.Offers})
+	for n := range log.Count() {
+		o := webhooks.Options{Webhooks: c.Webhooks, Dir: filepath.Join(c.Data, webhooksFolder), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger}
+		from := &notices{store: s, end: log.Ends()[n], selected: log.Select(n, (*store.Entry).MayNote)}
+		if n == 0 {
+			from.offers = c.Offers // which are in no log
+		} else {
+			o.Dir = filepath.Join(o.Dir, fmt.Sprintf("log-%d", n))
+		}
+		w, err := webhooks.Open(o, from)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+func (l logHooks) start() {
+	for _, w := range l {
+		w.Start()
+	}
+}
+
+// close closes all at once, because each may wait for its requests.
+func (l logHooks) close() {
+	var closing sync.WaitGroup
+	for _, w := range l {
+		closing.Go(w.Close)
+	}
+	closing.Wait()
+}
+
+// spare returns the last batch of a log that no webhook needs.
+func (l logHooks) spare(log int) uint64 {
+	if l == nil {
+		return math.MaxUint64
+	}
+	return l[log].Spare()
+}
+
+// stats returns the figures of each webhook over all logs.
+func (l logHooks) stats() (all []webhooks.Stats) {
+	for _, w := range l {
+		for i, s := range w.Stats() {
+			if i == len(all) {
+				all = append(all, webhooks.Stats{Name: s.Name})
+			}
+			sum := &all[i]
+			sum.Delivered, sum.Failed, sum.GivenUp, sum.Waiting = sum.Delivered+s.Delivered, sum.Failed+s.Failed, sum.GivenUp+s.GivenUp, sum.Waiting+s.Waiting
+			if s.Oldest != 0 && (sum.Oldest == 0 || s.Oldest < sum.Oldest) {
+				sum.Oldest = s.Oldest
+			}
+		}
+	}
+	return all
 }
 
 // egress returns what requests of the node itself need: those of webhooks and of traces.
@@ -51,15 +110,16 @@ func (c *Config) egress() (transport http.RoundTripper, egress upstream.Egress, 
 	return transport, egress, env, nil
 }
 
-// notices reads the notices of a node from its log. It implements webhooks.Source.
+// notices reads the notices of a node from a log. It implements webhooks.Source.
 type notices struct {
 	store    storage
+	end      store.LogEnd
 	selected *logs.Selected
 	offers   func() map[string]string
 }
 
 // End implements webhooks.Source.
-func (n *notices) End() uint64 { return n.store.End().Batch }
+func (n *notices) End() uint64 { return n.end.End.Batch }
 
 // Changed implements webhooks.Source.
 func (n *notices) Changed() <-chan struct{} { return n.selected.Changed() }
@@ -97,7 +157,7 @@ func (n *notices) read(page *webhooks.Page, first, last uint64, room int) (upto 
 	}
 	var all []noted
 	upto = last
-	err = n.store.EachNoted(n.store.Node(), first, last, func(batch uint64, of actor.ID, e *runs.Event) bool {
+	err = n.store.EachNoted(n.end.Node, first, last, func(batch uint64, of actor.ID, e *runs.Event) bool {
 		if len(page.All)+len(all) >= room && all[len(all)-1].batch != batch {
 			upto = all[len(all)-1].batch
 			return false

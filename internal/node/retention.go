@@ -12,7 +12,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 
 	"github.com/troupe-run/troupe/host/engine"
-	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -40,7 +39,7 @@ type retention struct {
 	log    *logs.Log
 	keep   time.Duration // 0: only what clients delete
 	clock  *retentionClock
-	hooks  *webhooks.Webhooks // nil: none
+	hooks  logHooks
 	logger *slog.Logger
 	forgot func(tenant, session string) // a session was deleted
 
@@ -119,11 +118,13 @@ func (r *retention) pass(ctx context.Context, now actor.Time) {
 }
 
 // Retain deletes the sessions without an open run whose last change is older than r.keep, of all
-// tenants. It cuts the beginning of the log that is older than that. The files lose both.
+// tenants. It cuts the beginning of each log that is older than that. The files lose both.
 func (r *retention) Retain(ctx context.Context, now actor.Time) {
 	before := now.Add(-r.keep)
 	r.forgetIdle(ctx, before)
-	r.cut(ctx, before, now)
+	for log := range r.log.Count() {
+		r.cut(ctx, log, before, now)
+	}
 	r.purge(ctx)
 }
 
@@ -191,25 +192,23 @@ func isUsed(s *command.Session, since actor.Time) bool {
 	return s.Updated == 0 || s.Updated >= since
 }
 
-// cut deletes the front of the log whose entries are all older than a time.
-func (r *retention) cut(ctx context.Context, before, now actor.Time) {
+// cut deletes the front of a log whose entries are all older than a time.
+func (r *retention) cut(ctx context.Context, log int, before, now actor.Time) {
 	for ctx.Err() == nil {
-		batch, err := r.store.OldBatches(r.store.Node(), before)
-		if r.hooks != nil {
-			if spare := r.hooks.Spare(); spare < batch { // a webhook has deliveries from the rest
-				batch = 0
-			}
+		batch, err := r.store.OldBatches(r.log.Node(log), before)
+		if r.hooks.spare(log) < batch { // a webhook has deliveries from the rest
+			batch = 0
 		}
 		if err == nil && batch > 0 {
-			err = r.log.Cut(0, batch, now)
+			err = r.log.Cut(log, batch, now)
 		}
 		if err != nil {
-			r.report(ctx, "the log is not cut", err)
+			r.report(ctx, "the log is not cut", err, "log", log)
 		}
 		if err != nil || batch == 0 {
 			return
 		}
-		r.logger.Info("cut the log", "batch", batch)
+		r.logger.Info("cut the log", "log", log, "batch", batch)
 	}
 }
 

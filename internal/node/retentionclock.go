@@ -12,6 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/logs"
 )
 
 // clockFile is the file in a data folder with the latest time that the retention has trusted.
@@ -37,9 +38,9 @@ type retentionClock struct {
 
 // newRetentionClock compares the clock at a start with the time before it. Without a record nothing can
 // be deleted.
-func newRetentionClock(d storage, dir string, now actor.Time, logger *slog.Logger) *retentionClock {
+func newRetentionClock(d storage, l *logs.Log, dir string, now actor.Time, logger *slog.Logger) *retentionClock {
 	c := &retentionClock{path: filepath.Join(dir, clockFile), start: now}
-	before, err := d.Newest(d.Node())
+	before, err := newestOf(d, l)
 	if err != nil {
 		logger.Warn("cannot read the time of the newest record", "error", err.Error())
 	}

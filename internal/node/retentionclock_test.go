@@ -107,7 +107,7 @@ func TestClockIsComparedWithTheNewestRecord(t *testing.T) {
 	}
 	for ahead, doubted := range map[time.Duration]bool{clockJumpMax / 2: false, clockJumpMax + time.Hour: true, 0: false, -30 * 24 * time.Hour: false} {
 		_ = os.Remove(filepath.Join(data, clockFile))
-		c := newRetentionClock(n.store, data, n.engine.Now().Add(ahead), slog.New(slog.DiscardHandler))
+		c := newRetentionClock(n.store, n.log, data, n.engine.Now().Add(ahead), slog.New(slog.DiscardHandler))
 		if c.doubted != doubted || c.trusts(c.start.Add(time.Hour), slog.New(slog.DiscardHandler)) == doubted || !c.trusts(c.start.Add(clockWait), slog.New(slog.DiscardHandler)) {
 			t.Errorf("%v ahead: doubted %v", ahead, c.doubted)
 		}

@@ -22,8 +22,6 @@ import (
 // storage is a store, in a folder or in a database.
 type storage interface {
 	store.Reader
-	Node() actor.NodeID
-	End() store.Mark // of the log at the time the store was opened
 	Secret() ([]byte, error)
 	OldBatches(node actor.NodeID, before actor.Time) (last uint64, err error)
 	Newest(node actor.NodeID) (actor.Time, error)
@@ -47,6 +45,26 @@ func readUsage(s storage) func() (store.Usage, error) {
 	}
 }
 
+// endsOf returns the numbers of batches and of entries that all logs together had when the store was opened.
+func endsOf(log *logs.Log) (batches, entries uint64) {
+	for _, l := range log.Ends() {
+		batches, entries = batches+l.End.Batch, entries+uint64(l.End.Pos)
+	}
+	return batches, entries
+}
+
+// newestOf returns the time of the newest record in the logs of a store; 0 if it has none.
+func newestOf(s storage, log *logs.Log) (newest actor.Time, err error) {
+	for _, l := range log.Ends() {
+		at, err := s.Newest(l.Node)
+		if err != nil {
+			return 0, err
+		}
+		newest = max(newest, at)
+	}
+	return newest, nil
+}
+
 // queriesOf returns the reader for what clients ask.
 func queriesOf(s storage) store.Reader {
 	if p, ok := s.(*postgres.Store); ok {
@@ -55,7 +73,7 @@ func queriesOf(s storage) store.Reader {
 	return s
 }
 
-// openStorage opens the store of a node and its log.
+// openStorage opens the store of a node and its logs.
 func openStorage(c *Config, logger *slog.Logger) (storage, *logs.Log, error) {
 	if err := checkPlace(c.Data, c.Store); err != nil {
 		return nil, nil, err
@@ -64,9 +82,6 @@ func openStorage(c *Config, logger *slog.Logger) (storage, *logs.Log, error) {
 		s, err := postgres.Open(c.Store, actor.NodeID(c.Name), postgres.Options{Logger: logger, Cluster: c.Cluster})
 		if err != nil {
 			return nil, nil, err
-		}
-		if n := len(s.Ends()); n > 1 {
-			return nil, nil, errors.Join(fmt.Errorf("store %s: has %d logs, this program serves stores with one: use the newer program", postgres.Shown(c.Store), n), s.Close())
 		}
 		if err := MarkPlace(c.Data, c.Store); err != nil {
 			return nil, nil, errors.Join(err, s.Close())

@@ -19,8 +19,11 @@ import (
 // tracesFile is the file in a data folder with the position of traces.
 const tracesFile = "traces.json"
 
-// openTraces opens the traces of a node; nil if it sends none.
-func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (*traces.Traces, error) {
+// logTraces are the traces of a node, by the log from which they send spans; nil if it sends none.
+type logTraces []*traces.Traces
+
+// openTraces opens the traces of a node.
+func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (all logTraces, err error) {
 	if !c.Traces.On() || c.RegistryOnly {
 		return nil, nil
 	}
@@ -28,18 +31,51 @@ func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.L
 	if err != nil {
 		return nil, err
 	}
-	return traces.Open(traces.Options{Config: c.Traces, Path: filepath.Join(c.Data, tracesFile), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
-		&spanLog{store: s, selected: log.Select(0, (*store.Entry).MayTrace)})
+	for n := range log.Count() {
+		name := tracesFile
+		if n > 0 {
+			name = fmt.Sprintf("traces-%d.json", n)
+		}
+		t, err := traces.Open(traces.Options{Config: c.Traces, Path: filepath.Join(c.Data, name), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
+			&spanLog{store: s, end: log.Ends()[n], selected: log.Select(n, (*store.Entry).MayTrace)})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return all, nil
 }
 
-// spanLog reads what begins and closes spans from the log. It implements traces.Source.
+func (l logTraces) start() {
+	for _, t := range l {
+		t.Start()
+	}
+}
+
+func (l logTraces) close() {
+	for _, t := range l {
+		t.Close()
+	}
+}
+
+// stats returns the figures over all logs.
+func (l logTraces) stats() (sum traces.Stats) {
+	for _, t := range l {
+		s := t.Stats()
+		sum.Sent, sum.Dropped, sum.Waiting = sum.Sent+s.Sent, sum.Dropped+s.Dropped, sum.Waiting+s.Waiting
+	}
+	return sum
+}
+
+// spanLog reads what begins and closes spans from a log. It implements traces.Source.
 type spanLog struct {
 	store    storage
+	end      store.LogEnd
 	selected *logs.Selected
 }
 
 // End implements traces.Source.
-func (s *spanLog) End() uint64 { return s.store.End().Batch }
+func (s *spanLog) End() uint64 { return s.end.End.Batch }
 
 // Changed implements traces.Source.
 func (s *spanLog) Changed() <-chan struct{} { return s.selected.Changed() }
@@ -52,7 +88,7 @@ func (s *spanLog) Items(ctx context.Context, after uint64, room int) (all []trac
 			return all, max(upto, synced), nil
 		}
 		upto = last
-		err = s.store.EachEntry(s.store.Node(), first, last, func(batch uint64, e *store.Entry) bool {
+		err = s.store.EachEntry(s.end.Node, first, last, func(batch uint64, e *store.Entry) bool {
 			if n := len(all); n >= room && all[n-1].Batch != batch {
 				upto = all[n-1].Batch
 				return false

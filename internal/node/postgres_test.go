@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build postgres
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/host/postgres"
+	"github.com/troupe-run/troupe/host/traces"
+	"github.com/troupe-run/troupe/host/webhooks"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/postgrestest"
+	"github.com/troupe-run/troupe/placement"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// inbox notes the ids of deliveries and counts spans.
+type inbox struct {
+	*httptest.Server
+	mu    sync.Mutex
+	ids   []string // sorted
+	spans int
+}
+
+func newInbox(t *testing.T) *inbox {
+	b := &inbox{}
+	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if id := r.Header.Get("webhook-id"); id != "" {
+			b.ids = append(b.ids, id)
+			slices.Sort(b.ids)
+			return
+		}
+		b.spans += strings.Count(string(body), `"spanId"`)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, "{}")
+	}))
+	t.Cleanup(b.Close)
+	return b
+}
+
+func (b *inbox) received() (ids []string, spans int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.ids), b.spans
+}
+
+// sharedNode is a node of a cluster whose store has several logs.
+type sharedNode struct {
+	*retainedNode
+	cluster *postgres.Cluster
+}
+
+func openShared(t *testing.T, url, data string, logs int, b *inbox) sharedNode {
+	t.Helper()
+	cluster, err := postgres.Join(postgres.ClusterConfig{URL: url, Name: "team", Node: "n1", Address: "here", Timing: placement.Default, Logs: logs,
+		Lost: func(line string) { t.Error(line) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.Own(t.Context(), func(placement.Owner) {}); err != nil {
+		t.Fatal(err)
+	}
+	agent := agents.Define("agent", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+		switch turn.Message() {
+		case "wait":
+			_, err := turn.Wait("go", time.Hour)
+			return "went", err
+		case "fail":
+			return "", errors.New("it fails")
+		}
+		return "x", nil
+	})))
+	agent.Transcript = actor.TranscriptAll
+	n, err := Open(Config{Data: data, Store: url, Cluster: cluster, Name: "n1", Cells: 2, Limits: dispatcher.DefaultLimits(), Native: []actor.Definition{agent}, Keep: testKeep,
+		Outbound: outbound.Config{Allow: upstream.AllowLoopback(), Env: func(string) (string, bool) { return "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", true }},
+		Webhooks: []webhooks.Config{{Name: "ops", URL: b.URL, SecretEnv: "SECRET"}}, Traces: traces.Config{Endpoint: b.URL}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sharedNode{&retainedNode{n, t, data}, cluster}
+}
+
+func (n sharedNode) end() {
+	n.t.Helper()
+	n.close()
+	if err := n.cluster.Close(); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// until waits until something holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(time.Minute)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// A node on a store with several logs serves sessions of all of them, continues after a restart, deletes, cuts
+// each log, and delivers each notice and each span once.
+func TestPostgresNodeWithSeveralLogs(t *testing.T) {
+	const logs, sessions = 5, 25
+	url, data, b := postgrestest.Start(t).Database(), filepath.Join(t.TempDir(), "data"), newInbox(t)
+	n := openShared(t, url, data, logs, b)
+	var failed []string
+	for i := range sessions {
+		session := fmt.Sprintf("s-%d", i)
+		n.ask(testBy, session, "x")
+		id := n.NewCallID()
+		a, err := n.Invoke(t.Context(), command.Invoke{By: testBy, Call: actor.Call{ID: id, To: testBy.ID("agent", session), Kind: actor.Waiting, Parts: actor.Text("fail")}}, nil)
+		if err != nil || a.Reply.Refusal == nil {
+			t.Fatalf("a run that fails: %+v, %v", a.Reply, err)
+		}
+		failed = append(failed, fmt.Sprintf("run_failed-%s.", id))
+	}
+	open := n.ask(testBy, "s-open", "wait")
+	slices.Sort(failed)
+	delivered := func() bool { ids, _ := b.received(); return len(ids) >= sessions }
+	until(t, "each failure is delivered", delivered)
+	until(t, "spans of each run are sent", func() bool { _, spans := b.received(); return spans >= 2*sessions })
+	check := func(when string) {
+		t.Helper()
+		ids, _ := b.received()
+		if len(ids) != sessions {
+			t.Fatalf("%s: %d deliveries, want %d", when, len(ids), sessions)
+		}
+		for i, id := range ids {
+			if !strings.HasPrefix(id, failed[i]) {
+				t.Errorf("%s: delivery %s, want that of %s", when, id, failed[i])
+			}
+		}
+	}
+	check("at first")
+	for i := range logs {
+		if at := n.log.Synced(i).End; at.Batch == 0 {
+			t.Errorf("log %d has no batch", i)
+		}
+	}
+	if s := n.hooks.stats(); len(s) != 1 || s[0].Delivered != sessions || s[0].Name != "ops" {
+		t.Errorf("figures of the webhook: %+v", s)
+	}
+	if s := n.engine.Stats(); len(s.Cells) != logs {
+		t.Errorf("%d cells, want %d", len(s.Cells), logs)
+	}
+	if err := n.Forget(t.Context(), command.Forget{By: testBy, Session: "s-1"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.Backup("b"); !errors.Is(err, error(errDatabaseBackup)) {
+		t.Errorf("backup: %v", err)
+	}
+	n.end()
+
+	_, before := b.received()
+	n = openShared(t, url, data, 1, b) // the number of logs is that of the store
+	if batches, entries := n.End(); batches < logs || entries < 2*sessions {
+		t.Errorf("the logs have %d batches, %d entries", batches, entries)
+	}
+	for i := range sessions {
+		if _, found := n.session(testBy, fmt.Sprintf("s-%d", i)); found != (i != 1) {
+			t.Errorf("session %d is found: %v", i, found)
+		}
+	}
+	a, err := n.Signal(t.Context(), command.Signal{By: testBy, Call: actor.Call{ID: n.NewCallID(), Parent: open, To: testBy.ID("agent", "s-open"), Kind: actor.Signal, Operation: "go", Left: time.Minute}})
+	if err != nil || a.Reply.Refusal != nil {
+		t.Errorf("signal: %+v, %v", a.Reply, err)
+	}
+	until(t, "the open run ends", func() bool {
+		s, found := n.session(testBy, "s-open")
+		return found && len(s.Agents) == 1 && len(s.Agents[0].Open) == 0
+	})
+	until(t, "the spans of the open run are sent", func() bool { _, spans := b.received(); return spans > before })
+	cut := func() bool {
+		n.Retain(t.Context(), n.engine.Now().Add(testKeep+time.Hour))
+		for i := range logs {
+			if n.log.Synced(i).Origin.Batch == 0 {
+				return false
+			}
+		}
+		return true
+	}
+	until(t, "each log is cut", cut)
+	for i := range sessions {
+		if _, found := n.session(testBy, fmt.Sprintf("s-%d", i)); found {
+			t.Errorf("session %d is found after its time", i)
+		}
+	}
+	n.ask(testBy, "s-2", "again")
+	check("at the end")
+	n.end()
+
+	x, err := postgres.Examine(url, nil)
+	if err != nil || x.Wrong != 0 {
+		t.Errorf("examined: %+v, %v", x, err)
+	}
+	if _, err := postgres.IntoFolder(filepath.Join(t.TempDir(), "copy"), url, nil, nil); err == nil || !strings.Contains(err.Error(), "cannot be copied into a folder") {
+		t.Errorf("copied into a folder: %v", err)
+	}
+	if files, err := filepath.Glob(filepath.Join(data, "webhooks", "log-*", "ops.json")); err != nil || len(files) != logs-1 {
+		t.Errorf("files of the webhook: %v, %v", files, err)
+	}
+}
