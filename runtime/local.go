@@ -96,5 +96,8 @@ func (c *Cell) replyLocally(from actor.ID, to *activation, reply *actor.Reply) {
 	to.lastUsed = c.now
 	c.markDirty(to)
 	own := reply.Clone()
+	remote := c.remote
+	c.remote = false // no network may have duplicated this call, whatever the step handles
 	to.answered(c, &own, false)
+	c.remote = remote
 }

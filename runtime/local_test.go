@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
 )
@@ -173,6 +174,41 @@ func TestLocalMessagesPerStepAreBounded(t *testing.T) {
 	}
 	if steps != 2 {
 		t.Errorf("%d calls took %d steps, want 2", localPerStepMax, steps)
+	}
+}
+
+// A call within the cell that is refused returns its budget, also if the refusal is that of a call to another
+// node: only that one may have been duplicated on its way.
+func TestRefusedLocalCallReturnsBudget(t *testing.T) {
+	passOn := func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "far/other", Parts: actor.Text("x")}}}, nil
+		}
+		return actor.Action{}, answers[0][0].Refusal
+	}
+	rests := map[actor.NodeID]uint32{}
+	for _, from := range []actor.NodeID{"n", "m"} {
+		c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), volatile), agent("b", passOn, volatile), agent("far", echo(), volatile))
+		far := dispatcher.ShardOf(actor.NewID("far", "other"))
+		c.Step(1, Owners{dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
+			if shard == far {
+				return dispatcher.Owner{Node: "m", Epoch: 1}
+			}
+			return dispatcher.Owner{Node: "n", Epoch: 1}
+		})})
+		sent, _ := outputs(c.Step(2, newVisit(1, "a")))
+		if len(sent) != 1 {
+			t.Fatalf("got %d messages to other nodes, want 1", len(sent))
+		}
+		reply := actor.Fail(sent[0].Body.Subject(), actor.RefuseBusy(actor.ScopeCallee, time.Second, "busy"))
+		_, answer := outputs(c.Step(3, Deliver{actor.Envelope{From: actor.Address{Node: from, Incarnation: 1}, To: actor.NewID("b", "s"), Epoch: 1, Body: actor.Answered{Reply: reply}}}))
+		if answer == nil || answer.Reply.Refusal != nil {
+			t.Fatalf("got %+v, want the answer of a", answer)
+		}
+		rests[from] = answer.Reply.Budget
+	}
+	if rests["m"] == 0 || rests["m"] != rests["n"] {
+		t.Errorf("got a rest of %d calls if another node refuses, %d if this one does", rests["m"], rests["n"])
 	}
 }
 
