@@ -439,7 +439,8 @@ func (x *Index) RowsWith(b *Batch, each func(tenant string, s *runs.Summary)) []
 			each(key.tenant, s)
 		}
 	}
-	rows := x.Rows()
+	// The rows already cover the other logs.
+	rows := x.rows(slices.DeleteFunc(slices.Clone(x.marks), func(m nodeMark) bool { return m.node != b.Node }))
 	x.Clear()
 	x.forgotten = nil // their rows are tombstones
 	return rows
@@ -467,8 +468,11 @@ func (x *Index) Entries() int { return x.entries }
 
 // Rows returns the Index as rows, which MUST be written in one batch. Then the host calls
 // Clear. A reader that looks into the Index first and into the rows then misses nothing.
-func (x *Index) Rows() []Row {
-	var rows []Row
+func (x *Index) Rows() []Row { return x.rows(x.marks) }
+
+// rows returns the Index as rows with the watermarks of some nodes.
+func (x *Index) rows(marks []nodeMark) []Row {
+	rows := make([]Row, 0, 2*len(x.ids)+2*len(x.runIDs)+len(x.forgotten)+len(marks))
 	for _, id := range x.ids {
 		a := x.actors[id]
 		rows = append(rows, Row{Key: indexKey(id, a.spans[0].first), Value: encodeSpans(a.spans)})
@@ -491,7 +495,7 @@ func (x *Index) Rows() []Row {
 	for i := range x.forgotten {
 		rows = append(rows, x.forgotten[i].row())
 	}
-	for _, m := range x.marks {
+	for _, m := range marks {
 		rows = append(rows, Row{Key: watermarkKey(m.node), Value: encodeWatermark(m)})
 	}
 	return rows

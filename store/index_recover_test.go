@@ -133,3 +133,24 @@ func TestLongLogWithoutIndexIsRefused(t *testing.T) {
 		t.Errorf("error %v, %+v", err, x.Findings)
 	}
 }
+
+// The rows with a batch have the watermark of its log only: a transaction of a few of many logs writes few rows.
+func TestRowsWithABatchLeaveOtherWatermarks(t *testing.T) {
+	x := NewIndex(IndexConfig{})
+	w := NewWriters(WriterConfig{}, []LogEnd{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}})
+	for shard := range uint16(6) {
+		w.Append([]Entry{{Actor: actor.NewID("a", fmt.Sprint(shard)), Shard: shard, Epoch: 1, N: 1, Record: Rebased{At: 1}}})
+		all, _ := w.Take()
+		w.Seal(all)
+		b := &all.Batches[0]
+		var marks []string
+		for _, r := range x.RowsWith(b, func(string, *runs.Summary) {}) {
+			if bytes.HasPrefix(r.Key, []byte("w/")) {
+				marks = append(marks, string(r.Key))
+			}
+		}
+		if want := string(watermarkKey(b.Node)); len(marks) != 1 || marks[0] != want {
+			t.Errorf("a batch of %s has the watermarks %s", b.Node, marks)
+		}
+	}
+}

@@ -163,7 +163,13 @@ func (s *Store) transactionOf(all *store.Transaction, moves []move) (*transactio
 	var rows []store.Row
 	var fresh [][]byte
 	var summaries columns
-	entries := all.Batches[0].Entries
+	entries, count := all.Batches[0].Entries, 0
+	for i := range all.Batches {
+		count += len(all.Batches[i].Entries)
+	}
+	if len(all.Batches) > 1 {
+		entries = make([]store.Entry, 0, count)
+	}
 	for i := range all.Batches {
 		b := &all.Batches[i]
 		stored, err := s.StoredRows(b)
@@ -173,8 +179,8 @@ func (s *Store) transactionOf(all *store.Transaction, moves []move) (*transactio
 		rows = append(append(rows, stored...), s.index.RowsWith(b, func(tenant string, r *runs.Summary) { addSummary(&summaries, tenant, r) })...)
 		from, _ := store.LogRange(b.Node)
 		fresh = append(fresh, from)
-		if i > 0 {
-			entries = append(entries[:len(entries):len(entries)], b.Entries...)
+		if len(all.Batches) > 1 {
+			entries = append(entries, b.Entries...)
 		}
 	}
 	t.change = changeOf(rows, fresh)
