@@ -36,8 +36,7 @@ type Files struct {
 // ParseAddress returns the address in the value of a flag: a path with a slash or the prefix
 // unix:, or host:port.
 func ParseAddress(flag, text string, files Files) (Address, error) {
-	path, unix := strings.CutPrefix(text, "unix:")
-	if unix || strings.Contains(text, "/") {
+	if path, ok := socketPath(text); ok {
 		if files != (Files{}) {
 			return Address{}, fmt.Errorf("%s %s: a Unix socket takes no --link-cert, --link-key and --link-ca: omit them, or use host:port", flag, text)
 		}
@@ -53,6 +52,12 @@ func ParseAddress(flag, text string, files Files) (Address, error) {
 	a := Address{Host: text, Files: files}
 	_, err := a.Files.load()
 	return a, err
+}
+
+// socketPath returns the path in the value of a flag, and false if the value names no Unix socket.
+func socketPath(text string) (path string, ok bool) {
+	path, unix := strings.CutPrefix(text, "unix:")
+	return path, unix || strings.Contains(text, "/")
 }
 
 // String returns the value of the flag.

@@ -4,6 +4,10 @@
 // ingress, which serves clients, and the orchestrator, which holds the store and the actors.
 // Every command of a client crosses the link as one of package command.
 //
+// It also connects the members of a cluster, which are orchestrators with one store. Each member
+// opens two connections to each other one: commands cross the first, and messages between
+// cells the second. See Peers.
+//
 // The peer of a link names the principals of its commands, so it may do everything. Only two
 // kinds of address are offered, and both authenticate it:
 //

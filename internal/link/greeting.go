@@ -16,7 +16,7 @@ import (
 const (
 	handshakeTimeout = time.Second     // from the connection to the end of the handshake of TLS
 	greetingTimeout  = 5 * time.Second // from then to the greeting
-	greetingBytesMax = 200
+	greetingBytesMax = 512
 	refusedPrefix    = "refused: "
 )
 
@@ -37,12 +37,12 @@ func readLine(r io.Reader) (string, error) {
 	return string(line), nil
 }
 
-// greet exchanges greetings as the ingress.
-func greet(c net.Conn) error {
+// greet exchanges greetings as the side that has opened the connection.
+func greet(c net.Conn, ours, theirs string) error {
 	if err := c.SetDeadline(time.Now().Add(greetingTimeout)); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(c, greeting)
+	_, err := fmt.Fprintln(c, ours)
 	if err != nil {
 		return err
 	}
@@ -53,30 +53,27 @@ func greet(c net.Conn) error {
 		return refusedOf(err)
 	case refused:
 		return &RefusedError{errors.New(reason)}
-	case line != greeting:
-		return &RefusedError{fmt.Errorf("got the greeting %.80q, want %q: it is not an orchestrator, or one of another version", line, greeting)}
+	case line != theirs:
+		return &RefusedError{fmt.Errorf("got the greeting %.80q, want %q: it is not an orchestrator, or one of another version", line, theirs)}
 	}
 	return c.SetDeadline(time.Time{})
 }
 
-// welcome exchanges greetings as the orchestrator. busy is the reason why it takes no more
-// connections, or "".
-func welcome(c net.Conn, busy string) error {
+// heard returns the greeting of the side that has opened the connection.
+func heard(c net.Conn) (string, error) {
 	if err := c.SetDeadline(time.Now().Add(greetingTimeout)); err != nil {
-		return err
+		return "", err
 	}
-	line, err := readLine(c)
-	if err != nil {
-		return err
+	return readLine(c)
+}
+
+// welcome answers a greeting. It returns refused, which is the reason why the connection is not served, or nil.
+func welcome(c net.Conn, ours string, refused error) error {
+	if refused != nil {
+		_, _ = fmt.Fprintln(c, refusedPrefix+refused.Error())
+		return refused
 	}
-	if line != greeting {
-		busy = fmt.Sprintf("got the greeting %.80q, want %q: run both roles from one version, and let clients connect to an ingress", line, greeting)
-	}
-	if busy != "" {
-		_, _ = fmt.Fprintln(c, refusedPrefix+busy)
-		return errors.New(busy)
-	}
-	if _, err := fmt.Fprintln(c, greeting); err != nil {
+	if _, err := fmt.Fprintln(c, ours); err != nil {
 		return err
 	}
 	return c.SetDeadline(time.Time{})
@@ -86,21 +83,40 @@ func welcome(c net.Conn, busy string) error {
 // ingress sends a query at least every command.GatewayBeat.
 const silenceMax = 3 * command.GatewayBeat
 
+// chunkBytesMax is the size of the largest write with one deadline: a large frame over a slow network may take
+// longer than one.
+const chunkBytesMax = 64 << 10
+
 // boundedConn is a connection that fails when its peer is silent.
-type boundedConn struct{ net.Conn }
+type boundedConn struct {
+	net.Conn
+	silence time.Duration // maximum
+	// answers reports whether writes are answers to the peer. One that takes an answer need not say anything else.
+	answers bool
+}
 
 // Read implements net.Conn.
 func (c boundedConn) Read(b []byte) (int, error) {
-	if err := c.SetReadDeadline(time.Now().Add(silenceMax)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(c.silence)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Read(b)
 }
 
 // Write implements net.Conn.
-func (c boundedConn) Write(b []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(silenceMax)); err != nil {
-		return 0, err
+func (c boundedConn) Write(b []byte) (n int, err error) {
+	for n < len(b) {
+		if err := c.SetWriteDeadline(time.Now().Add(c.silence)); err != nil {
+			return n, err
+		}
+		wrote, err := c.Conn.Write(b[n:min(n+chunkBytesMax, len(b))])
+		n += wrote
+		if err == nil && c.answers {
+			err = c.SetReadDeadline(time.Now().Add(c.silence))
+		}
+		if err != nil {
+			return n, err
+		}
 	}
-	return c.Conn.Write(b)
+	return n, nil
 }

@@ -77,7 +77,7 @@ func TestOldestGreetingYields(t *testing.T) {
 func TestIngressConnectsBesideSilentStrangers(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority(t)
-	a := Address{Host: "127.0.0.1:0", Files: ours.files(x509.ExtKeyUsageServerAuth, "server")}
+	a := Address{Host: "127.0.0.1:0", Files: ours.files("server", x509.ExtKeyUsageServerAuth)}
 	serve(t, &a, &testNode{})
 	for range greetingsMax {
 		c, err := net.Dial("tcp", a.Host)
@@ -86,12 +86,12 @@ func TestIngressConnectsBesideSilentStrangers(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	c, err := dial(t.Context(), Address{Host: a.Host, Files: ours.files(x509.ExtKeyUsageClientAuth, "client")})
+	c, err := dial(t.Context(), Address{Host: a.Host, Files: ours.files("client", x509.ExtKeyUsageClientAuth)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := greet(c); err != nil {
+	if err := greet(c, greeting, greeting); err != nil {
 		t.Error(err)
 	}
 }
@@ -99,7 +99,7 @@ func TestIngressConnectsBesideSilentStrangers(t *testing.T) {
 // A connection that begins no handshake of TLS has a place for a second, not until the greeting.
 func TestHandshakeHasADeadlineOfItsOwn(t *testing.T) {
 	ours := newAuthority(t)
-	s := &Server{address: Address{Host: "127.0.0.1:0", Files: ours.files(x509.ExtKeyUsageServerAuth, "server")}, log: quietly, connected: map[net.Conn]bool{}}
+	s := &Server{address: Address{Host: "127.0.0.1:0", Files: ours.files("server", x509.ExtKeyUsageServerAuth)}, log: quietly, connected: map[net.Conn]bool{}}
 	c := &silentConn{strangerConn: strangerConn{from: "10.0.1.1:1"}}
 	s.serve(c)
 	if left := time.Until(c.deadline); !c.read || left > handshakeTimeout {

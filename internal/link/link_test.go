@@ -72,12 +72,12 @@ func (a *authority) write(name, kind string, der []byte) {
 	}
 }
 
-// files returns the files of a certificate with one usage.
-func (a *authority) files(usage x509.ExtKeyUsage, name string) Files {
+// files returns the files of a certificate with some usages.
+func (a *authority) files(name string, usages ...x509.ExtKeyUsage) Files {
 	a.Helper()
 	a.made++
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	a.sign(&x509.Certificate{SerialNumber: big.NewInt(a.made + 1), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{usage}, IPAddresses: []net.IP{{127, 0, 0, 1}}}, a.cert, key, name+".pem")
+	a.sign(&x509.Certificate{SerialNumber: big.NewInt(a.made + 1), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: usages, IPAddresses: []net.IP{{127, 0, 0, 1}}}, a.cert, key, name+".pem")
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		a.Fatal(err)
@@ -136,7 +136,7 @@ func serve(t *testing.T, a *Address, node *testNode) (*Keys, func()) {
 	failures := map[string]error{"a": fs.ErrExist, "b": syscall.EROFS, "c": syscall.EDQUOT, "d": actor.RefuseBusy(actor.ScopeNode, time.Second, "another backup")}
 	s := NewServer(*a, l, &Orchestrator{Node: node, Keys: keys, Secret: []byte("secret"), ApprovalScope: "operator", External: testExternal{}, Backup: func(name string) (string, error) {
 		return "/backups/" + name, failures[name]
-	}}, quietly)
+	}}, nil, quietly)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve() }()
 	stopped := false
@@ -161,10 +161,10 @@ func agentsOf(t *testing.T, n command.Node) (int, error) {
 // Only a process with a certificate of the authority, and for this purpose, can act as an ingress.
 func TestPeersOverTCPNeedCertificates(t *testing.T) {
 	ours, foreign := newAuthority(t), newAuthority(t)
-	server := Address{Host: "127.0.0.1:0", Files: ours.files(x509.ExtKeyUsageServerAuth, "server")}
+	server := Address{Host: "127.0.0.1:0", Files: ours.files("server", x509.ExtKeyUsageServerAuth)}
 	serve(t, &server, &testNode{})
-	client := ours.files(x509.ExtKeyUsageClientAuth, "client")
-	stranger := foreign.files(x509.ExtKeyUsageClientAuth, "client")
+	client := ours.files("client", x509.ExtKeyUsageClientAuth)
+	stranger := foreign.files("client", x509.ExtKeyUsageClientAuth)
 	n, err := Connect(t.Context(), []Address{{Host: server.Host, Files: client}}, new(gateway.Keys), quietly)
 	if err != nil {
 		t.Fatal(err)
@@ -383,7 +383,7 @@ func privateDir(t *testing.T) string {
 func TestSilentStrangersAreClosed(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority(t)
-	a := Address{Host: "127.0.0.1:0", Files: ours.files(x509.ExtKeyUsageServerAuth, "server")}
+	a := Address{Host: "127.0.0.1:0", Files: ours.files("server", x509.ExtKeyUsageServerAuth)}
 	serve(t, &a, &testNode{})
 	ca := a.Files.Authority
 	if err := os.Rename(ca, ca+".off"); err != nil {
@@ -408,7 +408,7 @@ func TestSilentStrangersAreClosed(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*greetingTimeout)
 	defer cancel()
-	n, err := Connect(ctx, []Address{{Host: a.Host, Files: ours.files(x509.ExtKeyUsageClientAuth, "client")}}, new(gateway.Keys), quietly)
+	n, err := Connect(ctx, []Address{{Host: a.Host, Files: ours.files("client", x509.ExtKeyUsageClientAuth)}}, new(gateway.Keys), quietly)
 	if err != nil {
 		t.Fatal(err)
 	}

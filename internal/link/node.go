@@ -274,10 +274,10 @@ func attempt(ctx context.Context, a Address) (*connection, error) {
 		return nil, refusedOf(err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-	if err := greet(c); err != nil {
+	if err := greet(c, greeting, greeting); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	x := &connection{client: command.Dial(boundedConn{c}), from: a}
+	x := &connection{client: command.Dial(boundedConn{Conn: c, silence: silenceMax}), from: a}
 	if x.state, err = gatewayState(ctx, x.client, 0); err != nil {
 		x.client.Close()
 		return nil, err

@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/ingress"
@@ -30,7 +28,7 @@ type Orchestrator struct {
 func (o *Orchestrator) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
 	switch q := in.Query.(type) {
 	case command.GatewayQuery:
-		version, keys, err := o.Keys.await(ctx, q.After)
+		version, keys, err := o.Keys.encoded.await(ctx, q.After, command.GatewayBeat)
 		if err != nil || version == q.After {
 			return command.Gateway{Version: version}, err
 		}
@@ -86,12 +84,8 @@ func (o *Orchestrator) Do(ctx context.Context, in command.Do) (command.Result, e
 
 // Keys passes the API keys of a node on to the gateway of this process and to each ingress.
 type Keys struct {
-	To interface{ Set([]ingress.Key) }
-
-	mu      sync.Mutex
-	version uint64 // of encoded; 0: nothing was set
-	encoded [][]byte
-	changed chan struct{} // closed by the next Set; nil if nothing waits
+	To      interface{ Set([]ingress.Key) }
+	encoded awaited[[][]byte]
 }
 
 // Set replaces all keys.
@@ -101,37 +95,5 @@ func (k *Keys) Set(all []ingress.Key) {
 	for i := range all {
 		encoded = append(encoded, all[i].Encode())
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.version, k.encoded = k.version+1, encoded
-	if k.changed != nil {
-		close(k.changed)
-		k.changed = nil
-	}
-}
-
-// await returns the keys once their version differs from after, or at the latest after
-// command.GatewayBeat.
-func (k *Keys) await(ctx context.Context, after uint64) (version uint64, encoded [][]byte, err error) {
-	beat := time.NewTimer(command.GatewayBeat)
-	defer beat.Stop()
-	for over := false; ; {
-		k.mu.Lock()
-		version, encoded = k.version, k.encoded
-		if k.changed == nil {
-			k.changed = make(chan struct{})
-		}
-		changed := k.changed
-		k.mu.Unlock()
-		if over || version != after {
-			return version, encoded, nil
-		}
-		select {
-		case <-changed:
-		case <-beat.C:
-			over = true
-		case <-ctx.Done():
-			return 0, nil, ctx.Err()
-		}
-	}
+	k.encoded.set(encoded)
 }

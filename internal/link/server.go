@@ -15,29 +15,32 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 )
 
-// Bounds of a server. A connection beyond them is refused, and its ingress tries again.
+// Bounds of a server. A connection beyond them is refused, and its peer tries again.
 const (
-	ConnectionsMax = 64 // ingress processes
-	lingerBytesMax = 64 << 10
+	ConnectionsMax       = 64             // ingress processes
+	memberConnectionsMax = 4 * MembersMax // two of each member, and two that it has lost without notice
+	lingerBytesMax       = 64 << 10
 )
 
-// Server serves an orchestrator to ingress processes.
+// Server serves an orchestrator to ingress processes, and to the other members of its cluster.
 type Server struct {
 	address Address
 	node    command.Node
+	peers   *Peers // nil without a cluster
 	log     *slog.Logger
 
 	mu        sync.Mutex
 	listener  net.Listener
 	greeting  greetings
-	connected map[net.Conn]bool
+	connected map[net.Conn]bool // ingress processes
+	members   map[net.Conn]bool
 	closed    bool
 	serving   sync.WaitGroup
 }
 
-// NewServer returns a server that Serve starts.
-func NewServer(a Address, l net.Listener, node *Orchestrator, log *slog.Logger) *Server {
-	return &Server{address: a, listener: l, node: node, log: log, connected: map[net.Conn]bool{}}
+// NewServer returns a server that Serve starts. Without a cluster peers is nil.
+func NewServer(a Address, l net.Listener, node *Orchestrator, peers *Peers, log *slog.Logger) *Server {
+	return &Server{address: a, listener: l, node: node, peers: peers, log: log, connected: map[net.Conn]bool{}, members: map[net.Conn]bool{}}
 }
 
 // Serve serves connections until Close.
@@ -49,7 +52,7 @@ func (s *Server) Serve() error {
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		default: // open connections are still served, and free resources when they end
-			s.log.Warn("cannot accept a connection of an ingress", "error", err.Error())
+			s.log.Warn("cannot accept a connection", "error", err.Error())
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -73,6 +76,7 @@ func (s *Server) serve(raw net.Conn) {
 		defer s.mu.Unlock()
 		s.greeting.remove(raw)
 		delete(s.connected, raw)
+		delete(s.members, raw)
 		_ = raw.Close()
 	}()
 	if err := raw.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
@@ -83,8 +87,16 @@ func (s *Server) serve(raw net.Conn) {
 		from = raw.RemoteAddr().String()
 	}
 	c, err := s.authenticate(raw)
+	line := ""
 	if err == nil {
-		err = welcome(c, s.admit(raw))
+		line, err = heard(c)
+	}
+	if err == nil && isHello(line) {
+		s.serveMember(raw, c, line, from)
+		return
+	}
+	if err == nil {
+		err = welcome(c, greeting, s.admit(raw, line))
 	}
 	if err != nil {
 		s.log.Warn("connection of an ingress refused", "from", from, "error", err.Error())
@@ -92,8 +104,31 @@ func (s *Server) serve(raw net.Conn) {
 		return
 	}
 	s.log.Info("ingress connected", "from", from)
-	err = command.Serve(boundedConn{c}, s.node)
+	err = command.Serve(boundedConn{Conn: c, silence: silenceMax}, s.node)
 	s.log.Info("ingress disconnected", "from", from, "reason", fmt.Sprint(err))
+}
+
+// serveMember serves a connection of another member until it ends.
+func (s *Server) serveMember(raw, c net.Conn, line, from string) {
+	h, err := parseHello(line)
+	if err == nil {
+		err = s.admitMember(raw)
+	}
+	var x *inbound
+	if err == nil {
+		x, err = s.peers.accept(raw, h)
+	}
+	if x != nil {
+		defer x.end()
+	}
+	if err := welcome(c, h.answer().String(), err); err != nil {
+		s.log.Warn("connection of a member refused", "from", from, "member", h.from, "error", err.Error())
+		linger(raw)
+		return
+	}
+	s.log.Info("member connected here", "member", h.from, "for", h.channel, "from", from)
+	err = x.serve(c)
+	s.log.Info("member disconnected here", "member", h.from, "for", h.channel, "reason", fmt.Sprint(err))
 }
 
 // linger lets the peer read the reason of a refusal: closing with unread bytes would reset the
@@ -117,16 +152,38 @@ func (s *Server) authenticate(raw net.Conn) (net.Conn, error) {
 	return c, c.Handshake()
 }
 
-// admit counts a connection. It returns the reason why it is not served, or "".
-func (s *Server) admit(raw net.Conn) (busy string) {
+// admit counts the connection of an ingress. It returns the reason why it is not served, or nil.
+func (s *Server) admit(raw net.Conn, line string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.greeting.remove(raw)
-	if len(s.connected) >= ConnectionsMax {
-		return fmt.Sprintf("%d ingress processes are connected, which is the limit: stop some", ConnectionsMax)
+	switch {
+	case line != greeting:
+		return fmt.Errorf("got the greeting %.80q, want %q: run both roles from one version, and let clients connect to an ingress", line, greeting)
+	case len(s.connected) >= ConnectionsMax:
+		return fmt.Errorf("%d ingress processes are connected, which is the limit: stop some", ConnectionsMax)
 	}
-	s.connected[raw] = true
-	return ""
+	return s.count(s.connected, raw)
+}
+
+// admitMember is admit for another member.
+func (s *Server) admitMember(raw net.Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.greeting.remove(raw)
+	if len(s.members) >= memberConnectionsMax {
+		return fmt.Errorf("%d connections of members are open, which is the limit for %d members", memberConnectionsMax, MembersMax)
+	}
+	return s.count(s.members, raw)
+}
+
+// count adds a connection, which Close closes. The caller MUST hold mu.
+func (s *Server) count(to map[net.Conn]bool, raw net.Conn) error {
+	if s.closed {
+		return errStopping
+	}
+	to[raw] = true
+	return nil
 }
 
 // Close closes the listener and all connections. Runs continue.
@@ -138,6 +195,9 @@ func (s *Server) Close() error {
 		_ = x.conn.Close()
 	}
 	for c := range s.connected {
+		_ = c.Close()
+	}
+	for c := range s.members {
 		_ = c.Close()
 	}
 	s.mu.Unlock()

@@ -236,7 +236,7 @@ func (s *Service) ServeLink(a link.Address, ended func(error)) (net.Addr, error)
 	if err != nil {
 		return nil, err
 	}
-	s.link = link.NewServer(a, l, s.links, s.log)
+	s.link = link.NewServer(a, l, s.links, nil, s.log)
 	go func() { ended(s.link.Serve()) }()
 	return l.Addr(), nil
 }
