@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"time"
 
 	"github.com/troupe-run/troupe/internal/command"
 )
@@ -72,10 +71,9 @@ func (x *inbound) serve(c net.Conn) error {
 		return command.Serve(bounded, x.peers.config.Node)
 	}
 	x.awaitFormer()
-	warned := time.Time{}
+	var seldom warnings
 	return readMessages(bounded, x.peers.config.Deliver, func(err error) {
-		if time.Since(warned) >= warnInterval {
-			warned = time.Now()
+		if seldom.due() {
 			x.peers.log.Error("a message of a member cannot be decoded and is lost", "member", x.from, "error", err.Error())
 		}
 	})

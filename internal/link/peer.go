@@ -37,7 +37,7 @@ type peer struct {
 	cancel        context.CancelCauseFunc
 	done          chan struct{} // closed at the end
 	sent, dropped atomic.Uint64
-	warned        time.Time // last warning; used by run only
+	seldom        warnings
 
 	mu   sync.Mutex
 	link *peerLink     // nil: not connected
@@ -62,7 +62,7 @@ func (x *peer) send(cell uint16, env *actor.Envelope) bool {
 	if err != nil {
 		x.dropped.Add(1)
 	}
-	if err == errTooLarge {
+	if err == errTooLarge && x.seldom.due() {
 		x.peers.log.Error("a message to a member cannot be sent", "member", x.member.Name, "error", err.Error())
 	}
 	return err == nil
@@ -130,8 +130,7 @@ func (x *peer) end() {
 // warn logs that an attempt has failed, unless it did so lately.
 func (x *peer) warn(err error, delay time.Duration) {
 	var refused *RefusedError
-	if (delay >= peerBackoffMax || errors.As(err, &refused)) && time.Since(x.warned) >= warnInterval {
-		x.warned = time.Now()
+	if (delay >= peerBackoffMax || errors.As(err, &refused)) && x.seldom.due() {
 		x.peers.log.Warn("cannot connect to a member: will try again", "member", x.member.Name, "address", x.member.Address, "error", err.Error())
 	}
 }
@@ -144,10 +143,11 @@ type peerLink struct {
 	state              command.MemberState
 }
 
-// close closes the connections. It never blocks.
+// close closes the connections and waits for the goroutines of client, which a frozen member cannot delay.
 func (l *peerLink) close() {
 	_ = l.commands.Close()
 	_ = l.messages.Close()
+	l.client.Close()
 }
 
 // connect opens both connections and asks for the first announcement.
@@ -165,11 +165,9 @@ func (x *peer) connect() (l *peerLink, err error) {
 	if l.commands, err = x.open(ctx, a, commandsChannel); err != nil {
 		return nil, errors.Join(err, l.messages.Close())
 	}
-	defer context.AfterFunc(ctx, l.close)()
 	l.client = command.Dial(l.commands)
 	if l.state, err = command.Find(ctx, l.client, self, command.MemberQuery{}); err != nil {
 		l.close()
-		l.client.Close()
 		return nil, err
 	}
 	return l, nil
@@ -198,7 +196,6 @@ func (x *peer) serve(l *peerLink) {
 	p, name := x.peers, x.member.Name
 	ctx, fail := context.WithCancelCause(x.ctx)
 	defer fail(nil)
-	stop := context.AfterFunc(ctx, l.close)
 	var work sync.WaitGroup
 	work.Go(func() {
 		fail(l.out.write(ctx, l.messages, func(n int) { x.sent.Add(uint64(n)) }))
@@ -220,8 +217,6 @@ func (x *peer) serve(l *peerLink) {
 	}
 	x.set(nil)
 	l.close()
-	stop()
-	l.client.Close()
 	work.Wait()
 	x.dropped.Add(uint64(l.out.end()))
 	p.log.Info("disconnected from a member", "member", name, "reason", context.Cause(ctx).Error())

@@ -48,6 +48,7 @@ type Peers struct {
 	config  PeersConfig
 	log     *slog.Logger
 	silence time.Duration
+	seldom  warnings
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	work    sync.WaitGroup // peers
@@ -103,7 +104,9 @@ func (p *Peers) SetMembers(all []Member) {
 			continue
 		}
 		if len(p.members) >= MembersMax || !validName(name) {
-			p.log.Error("a member is not connected, because there are too many or its name is not valid", "member", name, "limit", MembersMax)
+			if p.seldom.due() {
+				p.log.Error("a member is not connected, because there are too many or its name is not valid", "member", name, "limit", MembersMax)
+			}
 			continue
 		}
 		changed = true
@@ -176,6 +179,23 @@ func (p *Peers) Close() {
 	p.cancel(errStopping)
 	p.work.Wait()
 	p.serving.Wait()
+}
+
+// warnings limits the number of warnings about what may happen for each message.
+type warnings struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// due reports whether another warning may be written.
+func (w *warnings) due() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.last) < warnInterval {
+		return false
+	}
+	w.last = time.Now()
+	return true
 }
 
 var errNoLease = errors.New("the member has no lease now")

@@ -5,14 +5,15 @@ package link
 import (
 	"context"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
@@ -27,6 +28,8 @@ type testMember struct {
 	address   Address
 	peers     *Peers
 	announces Announcement
+	held      sync.Mutex // taken by each delivery
+	entered   atomic.Int32
 	stop      func()
 
 	invoked   chan struct{} // receives for each Invoke, which waits for the end of its context
@@ -44,7 +47,12 @@ func newMember(t *testing.T, name string, a Address) *testMember {
 	t.Helper()
 	m := &testMember{T: t, name: name, address: a, invoked: make(chan struct{}, 1), delivered: make(chan delivery, 1<<16), announced: make(chan string, 64)}
 	m.peers = NewPeers(PeersConfig{Name: name, Files: a.Files, Node: m, Logger: quietly,
-		Deliver: func(cell uint16, env *actor.Envelope) { m.delivered <- delivery{cell, env} },
+		Deliver: func(cell uint16, env *actor.Envelope) {
+			m.entered.Add(1)
+			m.held.Lock()
+			defer m.held.Unlock()
+			m.delivered <- delivery{cell, env}
+		},
 		Announced: func(member string, state command.MemberState, ok bool) {
 			m.announced <- fmt.Sprintf("%s %d %v", member, state.Registry, ok)
 		}})
@@ -140,6 +148,14 @@ func (m *testMember) sends(to string, from, end uint64) {
 	}
 }
 
+// hasSent returns the statistics once a number of messages to the first member were written.
+func (m *testMember) hasSent(n uint64) (s []PeerStats) {
+	for s = m.peers.Stats(); s[0].Sent < n; s = m.peers.Stats() {
+		runtime.Gosched()
+	}
+	return s
+}
+
 func socketOf(t *testing.T) Address { return Address{Path: filepath.Join(privateDir(t), SocketName)} }
 
 func tcpOf(a *authority, name string) Address {
@@ -179,7 +195,7 @@ func TestMembersExchangeMessagesInOrder(t *testing.T) {
 			if err != nil || len(found.All) != 1 || found.All[0].Name != "b" {
 				t.Errorf("%+v %v", found, err)
 			}
-			if s := a.peers.Stats(); len(s) != 1 || s[0].Member != "b" || !s[0].Connected || s[0].Sent != many {
+			if s := a.hasSent(many); len(s) != 1 || s[0].Member != "b" || !s[0].Connected || s[0].Sent != many {
 				t.Errorf("%+v", s)
 			}
 			if !a.peers.Send("b", 1, numbered(many, 1<<20-100)) {
@@ -375,49 +391,134 @@ func TestGreetingsOfMembersAreChecked(t *testing.T) {
 	}
 }
 
-// A frame that no member sends ends the connection. A message that cannot be decoded is lost alone.
-func TestMalformedFramesEndConnection(t *testing.T) {
-	frame := func(size uint32, body string) string {
-		return string(binary.BigEndian.AppendUint32(nil, size)) + body
-	}
-	message := func(n uint64) string {
-		body := "\x00\x01" + string(actor.Encode(*numbered(n, 1)))
-		return frame(uint32(len(body)), body)
-	}
-	for name, c := range map[string]struct {
-		sent string
-		ends string // prefix of the error
-		got  []uint64
-	}{
-		"beats":              {sent: frame(0, "") + message(1) + frame(0, "") + message(2), ends: "EOF", got: []uint64{1, 2}},
-		"nothing":            {ends: "EOF"},
-		"cut in a length":    {sent: message(1) + "\x00\x00", ends: "unexpected EOF", got: []uint64{1}},
-		"cut in a cell":      {sent: frame(9, "\x00"), ends: "unexpected EOF"},
-		"cut in a message":   {sent: message(1)[:40], ends: "unexpected EOF"},
-		"cut in a large one": {sent: frame(1<<20, strings.Repeat("x", 1<<19)), ends: "unexpected EOF"},
-		"no message":         {sent: frame(2, "\x00\x01") + message(1), ends: "protocol violated by the peer: frame of 2 bytes"},
-		"oversized":          {sent: frame(messageBytesMax+3, "") + message(1), ends: "protocol violated by the peer: frame of 4194307 bytes"},
-		"text":               {sent: "GET / HTTP/1.1\r\n", ends: "protocol violated"},
-		"undecodable":        {sent: frame(4, "\x00\x01\xff\xff") + message(2), ends: "EOF", got: []uint64{2}},
+// A member whose cells take nothing for a while loses no message that was accepted. Beyond the bound each is refused at once.
+func TestFullQueueRefuses(t *testing.T) {
+	ours := newAuthority(t)
+	for kind, addresses := range map[string][2]Address{
+		"socket": {socketOf(t), socketOf(t)},
+		"TCP":    {tcpOf(ours, "a"), tcpOf(ours, "b")},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var got []uint64
-			lost := 0
-			err := readMessages(strings.NewReader(c.sent), func(_ uint16, env *actor.Envelope) { got = append(got, env.From.Incarnation) }, func(error) { lost++ })
-			if err == nil || !strings.HasPrefix(err.Error(), c.ends) || fmt.Sprint(got) != fmt.Sprint(c.got) || (lost > 0) != (name == "undecodable") {
-				t.Errorf("%v, %v, %d lost; want %s, %v", err, got, lost, c.ends, c.got)
+		t.Run(kind, func(t *testing.T) {
+			a, b := newMember(t, "a", addresses[0]), newMember(t, "b", addresses[1])
+			a.sees(b)
+			a.awaits("b 1 true")
+			b.held.Lock()
+			accepted := uint64(0)
+			for refused := 0; refused < 100; {
+				if a.peers.Send("b", uint16(accepted%16), numbered(accepted, 256<<10)) {
+					accepted++
+				} else {
+					refused++
+				}
+			}
+			b.held.Unlock()
+			b.receives(0, accepted)
+			a.sends("b", accepted, accepted+10)
+			b.receives(accepted, accepted+10)
+			if s := a.hasSent(accepted + 10)[0]; s.Sent != accepted+10 || s.Dropped < 100 || len(a.announced) > 0 {
+				t.Errorf("%+v, %d announcements", s, len(a.announced))
 			}
 		})
 	}
+}
+
+// The messages of a former connection are delivered before those of the next one, though some of them are still being read.
+func TestOrderOutlastsConnection(t *testing.T) {
 	a := newMember(t, "a", socketOf(t))
-	c, _ := greeted(t, a, hello{messagesChannel, "b", "a"}.String())
-	if _, err := c.Write([]byte(message(0) + frame(messageBytesMax+3, ""))); err != nil {
-		t.Fatal(err)
+	a.held.Lock()
+	line := hello{messagesChannel, "b", "a"}.String()
+	for c := range uint64(3) {
+		conn, _ := greeted(t, a, line)
+		if _, err := io.WriteString(conn, message(4*c)+message(4*c+1)+message(4*c+2)+message(4*c+3)); err != nil {
+			t.Fatal(err)
+		}
+		for wait := 0; a.entered.Load() == 0 || c > 0 && a.entered.Load() == 1 && wait < 10_000; wait++ {
+			runtime.Gosched()
+		}
 	}
-	if n, err := c.Read(make([]byte, 1)); err == nil {
-		t.Errorf("%d bytes after an oversized frame", n)
+	if n := a.entered.Load(); n != 1 {
+		t.Errorf("%d connections of one member deliver", n)
 	}
-	if d := <-a.delivered; d.env.From.Incarnation != 0 {
-		t.Errorf("%+v", d.env)
+	a.held.Unlock()
+	for last := int64(-1); last < 11; {
+		n := int64((<-a.delivered).env.From.Incarnation)
+		if n <= last {
+			t.Fatalf("message %d follows %d", n, last)
+		}
+		last = n
+	}
+}
+
+// Only a member with a certificate of the authority for both sides connects over TCP.
+func TestMembersOverTCPNeedCertificates(t *testing.T) {
+	ours, foreign := newAuthority(t), newAuthority(t)
+	b := newMember(t, "b", tcpOf(ours, "b"))
+	for name, c := range map[string]struct {
+		files Files
+		want  string
+	}{
+		"of another authority": {Files{foreign.memberFiles("a").Certificate, filepath.Join(foreign.dir, "a-key.pem"), b.address.Files.Authority}, "the orchestrator does not accept --link-cert"},
+		"for servers only":     {ours.files("server", x509.ExtKeyUsageServerAuth), "must be for clients too"},
+		"for clients only":     {ours.files("client", x509.ExtKeyUsageClientAuth), ""},
+		"for any usage":        {ours.files("any"), ""},
+		"missing":              {Files{}, "need --link-cert"},
+	} {
+		x := newPeer(NewPeers(PeersConfig{Name: "a", Files: c.files, Logger: quietly}), b.member(), nil)
+		l, err := x.connect()
+		if err == nil {
+			l.close()
+		}
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// Ingress processes cannot take the places of members, nor vice versa.
+func TestMembersHavePlacesOfTheirOwn(t *testing.T) {
+	a := newMember(t, "a", socketOf(t))
+	member := func(n int) string { return hello{commandsChannel, fmt.Sprint("b", n), "a"}.String() }
+	for n := range ConnectionsMax {
+		if _, got := greeted(t, a, greeting); got != greeting {
+			t.Fatal(n, got)
+		}
+	}
+	var last net.Conn
+	for n := range memberConnectionsMax {
+		c, got := greeted(t, a, member(n))
+		if !strings.HasPrefix(got, helloPrefix) {
+			t.Fatal(n, got)
+		}
+		last = c
+	}
+	for line, want := range map[string]string{
+		greeting:                     "refused: 64 ingress processes are connected",
+		member(memberConnectionsMax): "refused: 128 connections of members are open",
+	} {
+		if _, got := greeted(t, a, line); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s", line, got)
+		}
+	}
+	_ = last.Close()
+	for got := ""; !strings.HasPrefix(got, helloPrefix); {
+		_, got = greeted(t, a, member(0))
+	}
+}
+
+// At most MembersMax members are connected, by their names.
+func TestMembersAreBounded(t *testing.T) {
+	p := NewPeers(PeersConfig{Name: "a", Logger: quietly})
+	defer p.Close()
+	var all []Member
+	for n := range MembersMax + 2 {
+		all = append(all, Member{fmt.Sprintf("m%02d", n), "nowhere"})
+	}
+	p.SetMembers(all)
+	if s := p.Stats(); len(s) != MembersMax || s[MembersMax-1].Member != "m31" {
+		t.Errorf("%d members: %+v", len(s), s)
+	}
+	p.SetMembers(all[MembersMax:])
+	if s := p.Stats(); len(s) != 2 || s[0].Member != "m32" {
+		t.Errorf("%+v", s)
 	}
 }
