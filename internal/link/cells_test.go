@@ -111,3 +111,22 @@ func TestOutboxIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// Whatever arrives, no more memory is used than a message needs, and each message that is passed on encodes to the bytes that
+// arrived.
+func FuzzReadMessages(f *testing.F) {
+	f.Add([]byte(frame(0, "") + message(1) + frame(4, "\x00\x01\xff\xff") + message(2)))
+	f.Add([]byte(frame(messageBytesMax+3, "")))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var out []byte
+		err := readMessages(bytes.NewReader(b), func(cell uint16, env *actor.Envelope) {
+			body := string(binary.BigEndian.AppendUint16(nil, cell)) + string(actor.Encode(*env))
+			if out = append(out, frame(uint32(len(body)), body)...); !bytes.Contains(b, out[len(out)-len(body):]) {
+				t.Errorf("%x has a message that encodes to %x", b, body)
+			}
+		}, func(error) {})
+		if err == nil || len(out) > len(b) {
+			t.Errorf("%d bytes of %d were read, %v", len(out), len(b), err)
+		}
+	})
+}

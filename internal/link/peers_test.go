@@ -522,3 +522,98 @@ func TestMembersAreBounded(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// network passes connections on to an address. While it is cut they stay open, and nothing passes.
+type network struct {
+	net.Listener
+	to   string
+	cut  sync.RWMutex // held while it is cut
+	work sync.WaitGroup
+}
+
+func newNetwork(t *testing.T, to string) *network {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &network{Listener: l, to: to}
+	n.work.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			n.work.Go(func() { n.pass(c) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		n.work.Wait()
+	})
+	return n
+}
+
+func (n *network) pass(c net.Conn) {
+	other, err := net.Dial("tcp", n.to)
+	if err != nil {
+		_ = c.Close()
+		return
+	}
+	one := func(to, from net.Conn) {
+		for b := make([]byte, 64<<10); ; {
+			read, err := from.Read(b)
+			n.cut.RLock()
+			_, failed := to.Write(b[:read])
+			n.cut.RUnlock()
+			if err != nil || failed != nil {
+				break
+			}
+		}
+		_ = c.Close()
+		_ = other.Close()
+	}
+	n.work.Go(func() { one(c, other) })
+	one(other, c)
+}
+
+// A network that is cut without notice, as by a firewall or a frozen process, is noticed by both sides. When it is back the
+// members are connected again, and no message of before follows one of after.
+func TestCutNetworkIsNoticed(t *testing.T) {
+	t.Parallel()
+	ours := newAuthority(t)
+	a, b := newMember(t, "a", tcpOf(ours, "a")), newMember(t, "b", tcpOf(ours, "b"))
+	n := newNetwork(t, b.address.Host)
+	a.peers.SetMembers([]Member{{"b", n.Addr().String()}})
+	a.awaits("b 1 true")
+	a.sends("b", 0, 10)
+	b.receives(0, 10)
+	n.cut.Lock()
+	next := uint64(10)
+	for a.peers.Send("b", uint16(next%16), numbered(next, 256<<10)) {
+		next++
+	}
+	a.awaits("b 0 false")
+	for _, s := range []bool{a.peers.Send("b", 0, numbered(next, 1)), a.peers.Stats()[0].Connected} {
+		if s {
+			t.Error("it is connected without a network")
+		}
+	}
+	for served := true; served; runtime.Gosched() { // by b, which hears no beats
+		b.peers.mu.Lock()
+		served = len(b.peers.inbound) > 0
+		b.peers.mu.Unlock()
+	}
+	n.cut.Unlock()
+	a.awaits("b 1 true")
+	a.sends("b", next, next+10)
+	for last := uint64(9); last < next+9; {
+		d := <-b.delivered
+		if got := d.env.From.Incarnation; got <= last {
+			t.Fatalf("message %d follows %d", got, last)
+		}
+		last = d.env.From.Incarnation
+	}
+	a.peers.Close()
+	n.Close()
+	b.close()
+}
