@@ -16,7 +16,8 @@
 // implements both over a KV, the interface that a disk must implement. It stores a batch
 // as one row of the log, in parts of 64 KiB, and rows for snapshots and blobs. An Index
 // finds entries by actor, run and deadline. Its rows are written in larger steps, and the
-// rest is recovered from the log. key.go has the layout of the keys.
+// rest is recovered from the log. key.go has the layout of the keys. A Relog copies rows into a
+// store with other logs.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.
 package store

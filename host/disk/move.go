@@ -12,22 +12,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// EachRow passes all rows of a store to the callback each, in the order of their keys, until it returns an
-// error. The rows of the index are among them: it is flushed first.
-func EachRow(d *Disk, each func(store.Row) error) error {
-	if err := d.flushIndex(); err != nil {
-		return err
-	}
-	var failure error
-	err := d.Scan([]byte{0}, []byte{0xff}, func(key, value []byte) bool {
-		failure = each(store.Row{Key: key, Value: value})
-		return failure == nil
-	})
-	if failure != nil {
-		return failure
-	}
-	return err
-}
+// FlushIndex writes the rows of the index that are in memory, so that those of the store are complete.
+func FlushIndex(d *Disk) error { return d.flushIndex() }
 
 // importSuffix is the suffix of a folder that is being filled.
 const importSuffix = ".importing"
@@ -35,30 +21,30 @@ const importSuffix = ".importing"
 // importRows is the number of rows of one write.
 const importRows = 512
 
-// Import creates a store from the rows of another store, with its secret and the end of its log. The
-// folder MUST NOT exist; after a failure it does not.
-func Import(dir string, node actor.NodeID, secret []byte, end store.Mark, o Options, rows func(each func(store.Row) error) error) error {
+// Import creates a store from the rows that a callback passes on, with the secret of the store that they are of. The
+// callback returns its log. The folder MUST NOT exist; after a failure it does not.
+func Import(dir string, node actor.NodeID, secret []byte, o Options, rows func(each func(store.Row) error) ([]store.LogEnd, error)) (end store.Mark, err error) {
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("directory %s: exists: name one that does not", dir)
+		return end, fmt.Errorf("directory %s: exists: name one that does not", dir)
 	}
 	partial := dir + importSuffix
 	if err := os.RemoveAll(partial); err != nil { // of an import that a crash ended
-		return err
+		return end, err
 	}
-	err := importInto(partial, node, secret, end, o, rows)
+	end, err = importInto(partial, node, secret, o, rows)
 	if err == nil {
 		err = os.Rename(partial, dir)
 	}
 	if err != nil {
-		return errors.Join(err, os.RemoveAll(partial))
+		return end, errors.Join(err, os.RemoveAll(partial))
 	}
-	return syncDir(o.withDefaults(dir).fs, filepath.Dir(dir))
+	return end, syncDir(o.withDefaults(dir).fs, filepath.Dir(dir))
 }
 
-func importInto(dir string, node actor.NodeID, secret []byte, end store.Mark, o Options, rows func(each func(store.Row) error) error) error {
+func importInto(dir string, node actor.NodeID, secret []byte, o Options, rows func(each func(store.Row) error) ([]store.LogEnd, error)) (end store.Mark, err error) {
 	d, err := Open(dir, node, o)
 	if err != nil {
-		return err
+		return end, err
 	}
 	err = d.writeSecret(secret)
 	var page []store.Row
@@ -67,8 +53,9 @@ func importInto(dir string, node actor.NodeID, secret []byte, end store.Mark, o 
 		page = nil
 		return err
 	}
+	var logs []store.LogEnd
 	if err == nil {
-		err = rows(func(r store.Row) error {
+		logs, err = rows(func(r store.Row) error {
 			if page = append(page, r); len(page) < importRows {
 				return nil
 			}
@@ -78,12 +65,9 @@ func importInto(dir string, node actor.NodeID, secret []byte, end store.Mark, o 
 	if err == nil {
 		err = write()
 	}
-	var origin store.Mark
 	if err == nil {
-		origin, err = store.Origin(d, node)
+		end = logs[0].End
+		err = errors.Join(d.writeAnchor(logs[0].Anchor), d.closeAnchor())
 	}
-	if err == nil {
-		err = errors.Join(d.writeAnchor(store.Anchor{End: end, Origin: origin}), d.closeAnchor())
-	}
-	return errors.Join(err, d.Close())
+	return end, errors.Join(err, d.Close())
 }

@@ -18,9 +18,9 @@ import (
 type Source struct {
 	Node   actor.NodeID
 	Secret []byte
-	End    store.Mark // of its log
-	// EachRow passes all rows to the callback each, those of the index included, until it returns an error.
-	EachRow func(each func(store.Row) error) error
+	// Rows passes all rows to the callback each, those of the index included, until it returns an error. It returns
+	// the logs.
+	Rows func(each func(store.Row) error) ([]store.LogEnd, error)
 }
 
 // The size of a page of an import.
@@ -67,31 +67,37 @@ func Import(url string, from Source) (err error) {
 	case rows > 0:
 		return errIncomplete
 	}
-	if err := s.copyRows(ctx, from.EachRow); err != nil {
+	ends, err := s.copyRows(ctx, from.Rows)
+	if err != nil {
 		return err
 	}
 	if s.keys, err = openKeys(ctx, s.config); err != nil {
 		return err
 	}
-	if s.logs, err = logsOf(s.node, 1); err != nil {
+	if s.logs, err = logsOf(s.node, len(ends)); err != nil {
 		return err
 	}
-	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{})}
-	if end, err := store.VerifyAll(s, s.node, from.End); err != nil || end != from.End {
-		return errors.Join(err, fmt.Errorf("the copied log ends at batch %d, want %d", end.Batch, from.End.Batch))
+	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{}), Logs: len(ends)}
+	for _, l := range ends {
+		if end, err := store.VerifyAll(s, l.Node, l.End); err != nil || end != l.End {
+			return errors.Join(err, fmt.Errorf("the copied log of %s ends at batch %d, want %d", l.Node, end.Batch, l.End.Batch))
+		}
 	}
 	return s.rebuild(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "UPDATE troupe.logs SET batch = $1, pos = $2, hash = $3, owner = $4 WHERE log = 0", int64(from.End.Batch), int64(from.End.Pos), from.End.Hash[:], s.owner); err != nil {
-			return err
+		for log, l := range ends {
+			const write = "INSERT INTO troupe.logs (log, batch, pos, hash, owner) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (log) DO UPDATE SET (batch, pos, hash, owner) = ROW(excluded.batch, excluded.pos, excluded.hash, excluded.owner)"
+			if _, err := tx.Exec(ctx, write, log, int64(l.End.Batch), int64(l.End.Pos), l.End.Hash[:], s.owner); err != nil {
+				return err
+			}
 		}
-		return insertStore(ctx, tx, s.node, 1, from.Secret)
+		return insertStore(ctx, tx, s.node, len(ends), from.Secret)
 	})
 }
 
 // errIncomplete is the error of a database with rows, but without a store.
 var errIncomplete = errors.New("holds a part of a store: an import was not completed. Remove it with: DROP SCHEMA troupe CASCADE, then repeat the import")
 
-func (s *Store) copyRows(ctx context.Context, eachRow func(func(store.Row) error) error) error {
+func (s *Store) copyRows(ctx context.Context, rows func(func(store.Row) error) ([]store.LogEnd, error)) ([]store.LogEnd, error) {
 	var page [][]any
 	size := 0
 	flush := func() error {
@@ -99,10 +105,9 @@ func (s *Store) copyRows(ctx context.Context, eachRow func(func(store.Row) error
 		page, size = nil, 0
 		return err
 	}
-	err := eachRow(func(r store.Row) error {
-		value := append([]byte{}, r.Value...)
-		page = append(page, []any{append([]byte{}, r.Key...), value})
-		if size += len(r.Key) + len(value); len(page) < importRows && size < importBytes {
+	ends, err := rows(func(r store.Row) error {
+		page = append(page, []any{r.Key, append([]byte{}, r.Value...)}) // an empty value is not NULL
+		if size += len(r.Key) + len(r.Value); len(page) < importRows && size < importBytes {
 			return nil
 		}
 		return flush()
@@ -110,25 +115,11 @@ func (s *Store) copyRows(ctx context.Context, eachRow func(func(store.Row) error
 	if err == nil {
 		err = flush()
 	}
-	return err
+	return ends, err
 }
 
 // insertStore writes the row of a store.
 func insertStore(ctx context.Context, q pgx.Tx, node actor.NodeID, logs int, secret []byte) error {
 	_, err := q.Exec(ctx, "INSERT INTO troupe.store (node, logs, format, secret) VALUES ($1, $2, $3, $4)", string(node), logs, string(store.FormatRow().Value), secret)
-	return err
-}
-
-// EachRow passes all rows of the store to the callback each, in the order of their keys, until it returns
-// an error. No process may write the store meanwhile.
-func (s *Store) EachRow(each func(store.Row) error) error {
-	var failure error
-	err := s.Scan([]byte{0}, []byte{0xff}, func(key, value []byte) bool {
-		failure = each(store.Row{Key: key, Value: value})
-		return failure == nil
-	})
-	if failure != nil {
-		return failure
-	}
 	return err
 }

@@ -4,9 +4,10 @@ package postgres
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/store"
 )
@@ -14,20 +15,23 @@ import (
 // progressRows is the number of rows between two reports of progress.
 const progressRows = 4096
 
-// counted reports the number of rows to progress, which may be nil.
-func counted(progress func(rows uint64), eachRow func(func(store.Row) error) error) func(func(store.Row) error) error {
-	return func(each func(store.Row) error) error {
+// relog is a copy of the rows of a store into one with other logs. It reports the number of rows to progress, which
+// may be nil.
+func relog(r store.Relog, progress func(rows uint64)) func(func(store.Row) error) ([]store.LogEnd, error) {
+	r.ShardOf = dispatcher.ShardOf
+	return func(each func(store.Row) error) ([]store.LogEnd, error) {
 		n := uint64(0)
-		return eachRow(func(r store.Row) error {
+		return r.Rows(func(row store.Row) error {
 			if n++; progress != nil && n%progressRows == 0 {
 				progress(n)
 			}
-			return each(r)
+			return each(row)
 		})
 	}
 }
 
-// FromFolder copies the store of a folder into a database without one. It returns the end of the log.
+// FromFolder copies the store of a folder into a database without one, into as many logs as a new store has. It
+// returns the end of the log of the folder.
 func FromFolder(url, dir string, logger *slog.Logger, progress func(rows uint64)) (end store.Mark, err error) {
 	r, err := disk.Open(dir, "", disk.Options{ReadOnly: true}) // tells the node
 	if err != nil {
@@ -42,23 +46,35 @@ func FromFolder(url, dir string, logger *slog.Logger, progress func(rows uint64)
 		return end, err
 	}
 	secret, err := d.Secret()
+	from := store.LogEnd{Node: node, Anchor: store.Anchor{End: d.End()}}
 	if err == nil {
-		err = Import(url, Source{Node: node, Secret: secret, End: d.End(),
-			EachRow: counted(progress, func(each func(store.Row) error) error { return disk.EachRow(d, each) })})
+		from.Origin, err = store.Origin(d, node)
 	}
-	return d.End(), errors.Join(err, d.Close())
+	if err == nil {
+		err = disk.FlushIndex(d)
+	}
+	var logs []ownedLog
+	if err == nil {
+		logs, err = logsOf(node, newLogs)
+	}
+	if err == nil {
+		copied := store.Relog{KV: d, From: []store.LogEnd{from}}
+		for _, l := range logs {
+			copied.To = append(copied.To, l.node)
+		}
+		err = Import(url, Source{Node: node, Secret: secret, Rows: relog(copied, progress)})
+	}
+	return from.End, errors.Join(err, d.Close())
 }
 
 // IntoFolder copies a store that no process writes into a folder, which it creates. It returns the end of
-// the log.
+// the log of the folder.
 func IntoFolder(dir, url string, logger *slog.Logger, progress func(rows uint64)) (end store.Mark, err error) {
 	s, err := Open(url, "", Options{ReadOnly: true, Idle: true})
 	if err != nil {
 		return end, err
 	}
-	if len(s.logs) > 1 {
-		return end, errors.Join(fmt.Errorf("store %s: has %d logs, which a cluster shares; a folder has one, so it cannot be copied into a folder", s.url, len(s.logs)), s.Close())
-	}
-	end = s.ends[0].End
-	return end, errors.Join(disk.Import(dir, s.node, s.secret, end, disk.Options{Logger: logger}, counted(progress, s.EachRow)), s.Close())
+	copied := store.Relog{KV: s, From: s.ends, To: []actor.NodeID{s.node}}
+	end, err = disk.Import(dir, s.node, s.secret, disk.Options{Logger: logger}, relog(copied, progress))
+	return end, errors.Join(err, s.Close())
 }

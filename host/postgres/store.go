@@ -4,6 +4,7 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -34,7 +35,7 @@ type Options struct {
 	ReadOnly bool
 	// Idle refuses a read-only open beside a process that writes.
 	Idle bool
-	// logs is the number of logs of a new store; 0 means 1. A cluster has it in its configuration.
+	// logs is the number of logs of a new store; 0 means newLogs. A cluster has it in its configuration.
 	logs int
 	// Cluster is the cluster of the process, which owns the log; nil: the store is of one process.
 	Cluster *Cluster
@@ -302,7 +303,7 @@ func (s *Store) makeStore(ctx context.Context) error {
 	if rows {
 		return errIncomplete
 	}
-	logs := max(1, s.options.logs)
+	logs := cmp.Or(s.options.logs, newLogs)
 	if _, err := logsOf(s.node, logs); err != nil {
 		return err
 	}
@@ -319,8 +320,8 @@ func (s *Store) makeStore(ctx context.Context) error {
 	return tx.Commit(ctx)
 }
 
-// logsMax is the maximum number of logs.
-const logsMax = 64
+// newLogs is the number of logs of a new store, logsMax the maximum.
+const newLogs, logsMax = 1, 64
 
 // logsOf returns the logs of a store. The first has the name of the node.
 func logsOf(node actor.NodeID, count int) (all []ownedLog, err error) {

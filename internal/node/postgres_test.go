@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/host/postgres"
 	"github.com/troupe-run/troupe/host/traces"
@@ -28,6 +30,7 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/postgrestest"
 	"github.com/troupe-run/troupe/placement"
+	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -127,7 +130,8 @@ func until(t *testing.T, what string, holds func() bool) {
 // each log, and delivers each notice and each span once.
 func TestPostgresNodeWithSeveralLogs(t *testing.T) {
 	const logs, sessions = 5, 25
-	url, data, b := postgrestest.Start(t).Database(), filepath.Join(t.TempDir(), "data"), newInbox(t)
+	server := postgrestest.Start(t)
+	url, data, b := server.Database(), filepath.Join(t.TempDir(), "data"), newInbox(t)
 	n := openShared(t, url, data, logs, b)
 	var failed []string
 	for i := range sessions {
@@ -219,9 +223,24 @@ func TestPostgresNodeWithSeveralLogs(t *testing.T) {
 	if err != nil || x.Wrong != 0 {
 		t.Errorf("examined: %+v, %v", x, err)
 	}
-	if _, err := postgres.IntoFolder(filepath.Join(t.TempDir(), "copy"), url, nil, nil); err == nil || !strings.Contains(err.Error(), "cannot be copied into a folder") {
-		t.Errorf("copied into a folder: %v", err)
+	x.Batches, x.Payloads, x.Bytes, x.End = 0, 0, 0, store.Mark{} // those of a copy are others
+	folder, again := filepath.Join(t.TempDir(), "copy"), server.Database()
+	if _, err := postgres.IntoFolder(folder, url, nil, nil); err != nil {
+		t.Fatal(err)
 	}
+	same := func(what string, y store.Examination, err error) {
+		t.Helper()
+		if y.Batches, y.Payloads, y.Bytes, y.End = 0, 0, 0, (store.Mark{}); err != nil || !reflect.DeepEqual(y, x) || x.Entries == 0 {
+			t.Errorf("%s: examined %+v, %v, want %+v", what, y, err, x)
+		}
+	}
+	y, err := disk.Examine(folder, disk.Options{}, nil)
+	same("the copy in a folder", y, err)
+	if _, err := postgres.FromFolder(again, folder, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	y, err = postgres.Examine(again, nil)
+	same("the copy in another database", y, err)
 	if files, err := filepath.Glob(filepath.Join(data, "webhooks", "log-*", "ops.json")); err != nil || len(files) != logs-1 {
 		t.Errorf("files of the webhook: %v, %v", files, err)
 	}
