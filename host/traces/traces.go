@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -82,6 +83,25 @@ type Options struct {
 	Mark      string // of this server, in upstream.EgressHeader
 	Env       func(string) (string, bool)
 	Logger    *slog.Logger
+	Room      *Room // of all logs of a node; nil: the node has one
+}
+
+// Room is the room in memory for the spans of all logs of a node. The zero value is empty.
+type Room struct{ spans, bytes atomic.Int64 }
+
+// take reports whether there was room for a span of this size.
+func (r *Room) take(size int) bool {
+	if spans, bytes := r.spans.Add(1), r.bytes.Add(int64(size)); spans <= pendingMax && bytes <= pendingSize {
+		return true
+	}
+	r.leave(size)
+	return false
+}
+
+// leave makes room of a span.
+func (r *Room) leave(size int) {
+	r.spans.Add(-1)
+	r.bytes.Add(-int64(size))
 }
 
 // Stats are the figures.
@@ -103,7 +123,6 @@ type Traces struct {
 	position position
 	read     uint64    // batch up to which the log was read
 	pending  []waiting // in the order of the log
-	size     int       // bytes of their texts
 	most     int       // spans of the next request, after the collector has refused more as too many; 0: batchMax
 	dirty    bool
 	saved    time.Time
@@ -128,6 +147,9 @@ type position struct {
 // Open reads the file. A new one begins at the end of the log.
 func Open(o Options, source Source) (*Traces, error) {
 	t := &Traces{Options: o, source: source, done: make(chan struct{}), changed: source.Changed()}
+	if t.Room == nil {
+		t.Room = &Room{}
+	}
 	var err error
 	if t.target, err = o.target(o.Env, o.Egress); err != nil {
 		return nil, fmt.Errorf("otel.%w", err)
@@ -246,7 +268,7 @@ func (t *Traces) run(ctx context.Context) {
 
 // fill reads the log until enough spans wait.
 func (t *Traces) fill(ctx context.Context) {
-	for len(t.pending) < pendingMax/2 && ctx.Err() == nil {
+	for t.Room.spans.Load() < pendingMax/2 && ctx.Err() == nil {
 		items, upto, err := t.source.Items(ctx, t.read, itemsAtOnce)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -312,11 +334,10 @@ func (t *Traces) add(i *Item) {
 		delete(t.position.Parents, root.String())
 	}
 	for _, one := range closed {
-		if len(t.pending) >= pendingMax || t.size+one.size() > pendingSize {
+		if !t.Room.take(one.size()) {
 			s.dropped++
 			continue
 		}
-		t.size += one.size()
 		t.pending = append(t.pending, waiting{i.Batch, traced{trace, one}})
 	}
 	if s.dropped > 0 {
@@ -376,7 +397,7 @@ func (t *Traces) send(ctx context.Context) (after time.Duration, err error) {
 func (t *Traces) remove(n int) {
 	last := t.pending[n-1].batch
 	for i := range n {
-		t.size -= t.pending[i].size()
+		t.Room.leave(t.pending[i].size())
 	}
 	if t.pending = t.pending[n:]; len(t.pending) == 0 {
 		t.pending, last = nil, t.read

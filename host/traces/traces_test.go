@@ -336,8 +336,8 @@ func TestSpansInMemoryAreBounded(t *testing.T) {
 			for i := range traces.pending {
 				size += traces.pending[i].size()
 			}
-			if len(traces.pending) == 0 || len(traces.pending) > pendingMax || size > pendingSize || size != traces.size || s.Dropped == 0 {
-				t.Errorf("%s: %d spans of %d bytes (counted: %d) wait, %+v", name, len(traces.pending), size, traces.size, s)
+			if len(traces.pending) == 0 || len(traces.pending) > pendingMax || size > pendingSize || size != int(traces.Room.bytes.Load()) || s.Dropped == 0 {
+				t.Errorf("%s: %d spans of %d bytes (counted: %d) wait, %+v", name, len(traces.pending), size, traces.Room.bytes.Load(), s)
 			}
 			if c.bytes > 2*batchBytes {
 				t.Errorf("%s: a request has %d bytes", name, c.bytes)
@@ -374,6 +374,45 @@ func TestParentsAreForgotten(t *testing.T) {
 		traces.Close()
 		if _, left := traces.position.Parents[l.items[0].Run.String()]; left || len(traces.position.Parents) != parentsMax {
 			t.Errorf("got %d parents, that of a deleted run: %v", len(traces.position.Parents), left)
+		}
+	})
+}
+
+// All logs of a node have one room for spans that wait.
+func TestLogsShareTheRoom(t *testing.T) {
+	var r Room
+	for range pendingMax {
+		if !r.take(1) {
+			t.Fatal("no room for a span")
+		}
+	}
+	if r.take(1) {
+		t.Error("room for a span too many")
+	}
+	r.leave(1)
+	if r.take(pendingSize) {
+		t.Error("room for a byte too many")
+	}
+	if !r.take(1) {
+		t.Error("no room for a span after one has left")
+	}
+	l, c := &testLog{}, &collector{spans: map[string]int{}}
+	c.set(500, 0)
+	synctest.Test(t, func(t *testing.T) {
+		l.changed = make(chan struct{}, 1)
+		traces := openTraces(t, t.TempDir(), l, c, io.Discard, func(o *Options) { o.Room = &r })
+		l.end(10)
+		<-time.After(time.Minute)
+		s := traces.Stats()
+		for range pendingMax {
+			r.leave(1)
+		}
+		c.set(200, 0)
+		<-time.After(5 * time.Minute)
+		later := traces.Stats()
+		traces.Close()
+		if s.Waiting != 0 || s.Dropped != 0 || later.Sent == 0 || later.Dropped != 0 {
+			t.Errorf("without room: %+v, then with it: %+v", s, later)
 		}
 	})
 }

@@ -36,6 +36,7 @@ const (
 	retryAfterMax = time.Hour
 	savePeriod    = 200 * time.Millisecond // minimum time between two writes of the position
 	idlePeriod    = 5 * time.Second        // likewise, if it moves without deliveries
+	busyPeriod    = 50 * time.Millisecond  // until a place for a request is looked for again
 	closeTimeout  = 3 * time.Second        // for requests that are under way
 	readPeriod    = time.Second            // of the lists of MCP servers, and of a log that could not be read
 )
@@ -47,6 +48,7 @@ type webhook struct {
 	target target
 	path   string
 	set    *Webhooks
+	room   *Room
 	log    *slog.Logger
 	now    func() time.Time
 
@@ -121,8 +123,12 @@ func (w *webhook) run(ctx context.Context, source Source) {
 
 // refill reads further notices from the log, as long as there is room.
 func (w *webhook) refill(ctx context.Context, source Source) {
-	for w.count < Window && ctx.Err() == nil {
-		page, err := source.Notices(ctx, w.read, Window-w.count)
+	for ctx.Err() == nil {
+		left := Window - int(w.room.open.Load())
+		if left <= 0 {
+			return
+		}
+		page, err := source.Notices(ctx, w.read, left)
 		if err != nil {
 			if ctx.Err() == nil {
 				w.log.Error("the notices of a webhook cannot be read from the log; it is tried again", "error", err.Error())
@@ -150,6 +156,7 @@ func (w *webhook) wants(kind runs.Notice) bool {
 func (w *webhook) add(n Notice) {
 	w.open[n.Object()] = append(w.open[n.Object()], &delivery{Notice: n})
 	w.count++
+	w.room.open.Add(1)
 }
 
 // notice adds the lists of MCP servers that wait for their acceptance and were not noticed before.
@@ -214,7 +221,11 @@ func (w *webhook) send() (next time.Duration) {
 	slices.SortFunc(due, func(a, b *delivery) int {
 		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.At(), b.At()), cmp.Compare(a.ID(), b.ID()))
 	})
-	for _, d := range due[:min(len(due), sendingMax-w.sending)] {
+	for _, d := range due {
+		if w.room.sending.Add(1) > sendingMax { // also those of other logs
+			w.room.sending.Add(-1)
+			return min(next, busyPeriod)
+		}
 		d.sending = true
 		w.sending++
 		go func() {
@@ -229,6 +240,7 @@ func (w *webhook) send() (next time.Duration) {
 func (w *webhook) end(d *delivery) {
 	d.sending = false
 	w.sending--
+	w.room.sending.Add(-1)
 	d.attempts++
 	switch {
 	case d.err == nil:
@@ -267,6 +279,7 @@ func (w *webhook) drop(d *delivery) {
 		delete(w.open, object)
 	}
 	w.count--
+	w.room.open.Add(-1)
 	w.dirty = true
 	if d.Batch == 0 {
 		w.position.Owed = slices.DeleteFunc(w.position.Owed, func(o owed) bool { return o.Server == d.Server && o.Hash == d.Hash })

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/troupe-run/troupe/upstream"
@@ -26,7 +27,25 @@ type Options struct {
 	Mark      string // of this server, in upstream.EgressHeader
 	Env       func(string) (string, bool)
 	Logger    *slog.Logger
+	Rooms     Rooms // of all logs of a node; nil: the node has one
 }
+
+// Rooms are the rooms of webhooks, by name, for all logs of a node.
+type Rooms map[string]*Room
+
+// of returns the room of a webhook.
+func (r Rooms) of(name string) *Room {
+	if r == nil {
+		return &Room{}
+	}
+	if r[name] == nil {
+		r[name] = &Room{}
+	}
+	return r[name]
+}
+
+// Room is the room for deliveries and requests of a webhook.
+type Room struct{ open, sending atomic.Int64 }
 
 // Webhooks delivers notices.
 type Webhooks struct {
@@ -61,7 +80,7 @@ func Open(o Options, source Source) (*Webhooks, error) {
 		if err != nil {
 			return nil, err
 		}
-		w := &webhook{config: c, target: t, path: filepath.Join(o.Dir, c.Name+fileType), set: s, log: o.Logger.With("webhook", c.Name), now: time.Now,
+		w := &webhook{config: c, target: t, path: filepath.Join(o.Dir, c.Name+fileType), set: s, room: o.Rooms.of(c.Name), log: o.Logger.With("webhook", c.Name), now: time.Now,
 			open: map[string][]*delivery{}, ended: make(chan *delivery, sendingMax), stats: Stats{Name: c.Name}}
 		p, ok, err := readPosition(w.path)
 		if err != nil {

@@ -128,6 +128,12 @@ func (r *receiver) wait(t *testing.T, n int) []string {
 
 func open(t *testing.T, dir string, s *source, c webhooks.Config) (*webhooks.Webhooks, error) {
 	t.Helper()
+	return openIn(t, dir, s, c, nil)
+}
+
+// openIn opens the webhooks of one of several logs.
+func openIn(t *testing.T, dir string, s *source, c webhooks.Config, rooms webhooks.Rooms) (*webhooks.Webhooks, error) {
+	t.Helper()
 	config := outbound.Config{Allow: upstream.AllowLoopback()}
 	transport, err := outbound.NewTransport(config)
 	if err != nil {
@@ -139,7 +145,7 @@ func open(t *testing.T, dir string, s *source, c webhooks.Config) (*webhooks.Web
 	}
 	c.Name, c.SecretEnv = "ops", "SECRET"
 	return webhooks.Open(webhooks.Options{Webhooks: []webhooks.Config{c}, Dir: filepath.Join(dir, "webhooks"), Transport: transport, Egress: egress,
-		Env: func(string) (string, bool) { return secret, true }, Logger: slog.New(slog.DiscardHandler)}, s)
+		Env: func(string) (string, bool) { return secret, true }, Logger: slog.New(slog.DiscardHandler), Rooms: rooms}, s)
 }
 
 func start(t *testing.T, dir string, s *source, c webhooks.Config) *webhooks.Webhooks {
@@ -244,6 +250,48 @@ func TestManyNotices(t *testing.T) {
 	all := r.wait(t, n)
 	if slices.Sort(all); len(slices.Compact(all)) != n {
 		t.Error("a delivery was repeated")
+	}
+}
+
+// The webhooks of all logs together send as many requests at once as that of one log.
+func TestLogsShareRequests(t *testing.T) {
+	const most, logs, each = 8, 4, 20
+	var mu sync.Mutex
+	now, seen, full := 0, 0, make(chan struct{})
+	r := newReceiver(t, func(string, int, http.ResponseWriter) bool {
+		mu.Lock()
+		if now++; now > seen {
+			if seen = now; seen == most {
+				close(full)
+			}
+		}
+		mu.Unlock()
+		<-full
+		mu.Lock()
+		now--
+		mu.Unlock()
+		return false
+	})
+	rooms := webhooks.Rooms{}
+	for log := range logs {
+		s := &source{}
+		for i := range each {
+			s.add(byte(log*each+i), runs.NoticeApprovalRequired)
+		}
+		w, err := openIn(t, t.TempDir(), s, webhooks.Config{URL: r.URL}, rooms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Start()
+		t.Cleanup(w.Close)
+	}
+	if all := r.wait(t, logs*each); len(all) != logs*each {
+		t.Errorf("%d deliveries, want %d", len(all), logs*each)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if seen != most {
+		t.Errorf("%d requests at once, want %d", seen, most)
 	}
 }
 

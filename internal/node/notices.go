@@ -38,8 +38,9 @@ func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog
 	if err != nil {
 		return nil, err
 	}
+	rooms := webhooks.Rooms{}
 	for n := range log.Count() {
-		o := webhooks.Options{Webhooks: c.Webhooks, Dir: filepath.Join(c.Data, webhooksFolder), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger}
+		o := webhooks.Options{Webhooks: c.Webhooks, Dir: filepath.Join(c.Data, webhooksFolder), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Rooms: rooms}
 		from := &notices{store: s, end: log.Ends()[n], selected: log.Select(n, (*store.Entry).MayNote)}
 		if n == 0 {
 			from.offers = c.Offers // which are in no log

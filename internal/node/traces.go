@@ -31,12 +31,13 @@ func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.L
 	if err != nil {
 		return nil, err
 	}
+	room := &traces.Room{}
 	for n := range log.Count() {
 		name := tracesFile
 		if n > 0 {
 			name = fmt.Sprintf("traces-%d.json", n)
 		}
-		t, err := traces.Open(traces.Options{Config: c.Traces, Path: filepath.Join(c.Data, name), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger},
+		t, err := traces.Open(traces.Options{Config: c.Traces, Path: filepath.Join(c.Data, name), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Room: room},
 			&spanLog{store: s, end: log.Ends()[n], selected: log.Select(n, (*store.Entry).MayTrace)})
 		if err != nil {
 			return nil, err
