@@ -27,6 +27,9 @@ type Relog struct {
 	From    []LogEnd              // logs of the source, by number
 	To      []actor.NodeID        // logs of the copy, by number
 	ShardOf func(actor.ID) uint16 // shard of an actor
+	// Passed is told each batch of the source that was copied, and the last batches of the logs of the copy, by number.
+	// It MUST NOT keep them. It may be nil.
+	Passed func(from actor.NodeID, batch uint64, last []uint64)
 }
 
 // Rows passes the rows of the copy to the callback each, each key once and in no order, until it returns an error. It
@@ -142,6 +145,7 @@ func (b *timedBatch) first() (at actor.Time) {
 // copyLogs copies the logs, batch by batch.
 func (c *relogging) copyLogs() error {
 	now := actor.Time(0)
+	var last []uint64
 	for {
 		var next *relogSource
 		for _, s := range c.sources {
@@ -168,6 +172,14 @@ func (c *relogging) copyLogs() error {
 			return fmt.Errorf("key %s: batch %d of %s: %w", partKey(next.node, b.no, 0), b.no, next.node, err)
 		}
 		next.last = end
+		if c.Passed == nil {
+			continue
+		}
+		last = last[:0]
+		for _, t := range c.targets {
+			last = append(last, t.last.Batch)
+		}
+		c.Passed(next.node, b.no, last)
 	}
 	for _, s := range c.sources {
 		if s.last != s.end {

@@ -18,7 +18,7 @@ type MigrateCmd struct {
 
 // Help returns the text shown below the flags.
 func (MigrateCmd) Help() string {
-	return `Copies the whole log with its chain, all sessions, runs, agents, tools, keys, and the secret of run tokens. Runs that are open continue at the new place. Files beside a store stay in their folder: the configuration, backups, and the socket.
+	return `Copies the whole log, whose chain it verifies, all sessions, runs, agents, tools, keys, and the secret of run tokens. Runs that are open continue at the new place, and so do the webhooks and traces of a folder whose store goes to a database. Files beside a store stay in their folder: the configuration, backups, and the socket.
 
 Examples:
   troupe migrate --from data --to postgres://troupe@db.example/troupe
@@ -38,9 +38,16 @@ func (c *MigrateCmd) Run(s streams) error {
 }
 
 func (c *MigrateCmd) intoDatabase(s streams) error {
-	end, err := postgres.FromFolder(c.To, c.From, warnings(s.err), scanProgress(s.err))
+	batches, err := node.Positions(c.From)
+	if err != nil {
+		return err
+	}
+	end, moved, err := postgres.FromFolder(c.To, c.From, batches, warnings(s.err), scanProgress(s.err))
 	if err != nil {
 		return storeError(c.From, err, "stop it first")
+	}
+	if err := node.MovePositions(c.From, postgres.NewLogs, moved); err != nil {
+		return err
 	}
 	if err := node.MarkPlace(c.From, c.To); err != nil {
 		return err

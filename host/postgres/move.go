@@ -30,20 +30,23 @@ func relog(r store.Relog, progress func(rows uint64)) func(func(store.Row) error
 	}
 }
 
+// Moved are the last batches of the logs of a copy, by number, at batches of the log of its source.
+type Moved map[uint64][]uint64
+
 // FromFolder copies the store of a folder into a database without one, into as many logs as a new store has. It
-// returns the end of the log of the folder.
-func FromFolder(url, dir string, logger *slog.Logger, progress func(rows uint64)) (end store.Mark, err error) {
+// returns the end of the log of the folder, and where some of its batches are now.
+func FromFolder(url, dir string, batches []uint64, logger *slog.Logger, progress func(rows uint64)) (end store.Mark, moved Moved, err error) {
 	r, err := disk.Open(dir, "", disk.Options{ReadOnly: true}) // tells the node
 	if err != nil {
-		return end, err
+		return end, nil, err
 	}
 	node := r.Node()
 	if err := r.Close(); err != nil {
-		return end, err
+		return end, nil, err
 	}
 	d, err := disk.Open(dir, node, disk.Options{FreeFloor: 1, Logger: logger}) // its index may have to be written
 	if err != nil {
-		return end, err
+		return end, nil, err
 	}
 	secret, err := d.Secret()
 	from := store.LogEnd{Node: node, Anchor: store.Anchor{End: d.End()}}
@@ -55,16 +58,34 @@ func FromFolder(url, dir string, logger *slog.Logger, progress func(rows uint64)
 	}
 	var logs []ownedLog
 	if err == nil {
-		logs, err = logsOf(node, newLogs)
+		logs, err = logsOf(node, NewLogs)
 	}
 	if err == nil {
 		copied := store.Relog{KV: d, From: []store.LogEnd{from}}
 		for _, l := range logs {
 			copied.To = append(copied.To, l.node)
 		}
+		moved = movedBy(&copied, batches)
 		err = Import(url, Source{Node: node, Secret: secret, Rows: relog(copied, progress)})
 	}
-	return from.End, errors.Join(err, d.Close())
+	return from.End, moved, errors.Join(err, d.Close())
+}
+
+// movedBy lets a copy note where it is at some batches of its only source.
+func movedBy(r *store.Relog, batches []uint64) Moved {
+	moved, from := Moved{}, r.From[0]
+	for _, batch := range batches { // until one of them is copied, and for those that were cut
+		moved[batch] = make([]uint64, len(r.To))
+		for log := range r.To {
+			moved[batch][log] = from.Origin.Batch
+		}
+	}
+	r.Passed = func(_ actor.NodeID, batch uint64, last []uint64) {
+		if at, ok := moved[batch]; ok {
+			copy(at, last)
+		}
+	}
+	return moved
 }
 
 // IntoFolder copies a store that no process writes into a folder, which it creates. It returns the end of

@@ -35,7 +35,7 @@ type Options struct {
 	ReadOnly bool
 	// Idle refuses a read-only open beside a process that writes.
 	Idle bool
-	// logs is the number of logs of a new store; 0 means newLogs. A cluster has it in its configuration.
+	// logs is the number of logs of a new store; 0 means NewLogs.
 	logs int
 	// Cluster is the cluster of the process, which owns the log; nil: the store is of one process.
 	Cluster *Cluster
@@ -99,6 +99,9 @@ const writerLock = schemaLock + 1
 
 // claimPatience is the time for which a start waits for the connection of a killed process to end.
 const claimPatience = 12 * time.Second
+
+// endPatience is the time for which a read-only open waits for the connection of a process that has just ended.
+const endPatience = time.Second
 
 // Open opens the store of a node in a database. It makes the tables in a database that has none. In a
 // read-only open, node may be empty: then the store of any node is accepted.
@@ -233,7 +236,7 @@ func (s *Store) stored(all *store.Transaction) {
 func (s *Store) lock(ctx context.Context) error {
 	patience := claimPatience
 	if s.options.ReadOnly {
-		patience = 0
+		patience = endPatience
 	}
 	for end := time.Now().Add(patience); ; time.Sleep(readAgain) {
 		var locked bool
@@ -303,7 +306,7 @@ func (s *Store) makeStore(ctx context.Context) error {
 	if rows {
 		return errIncomplete
 	}
-	logs := cmp.Or(s.options.logs, newLogs)
+	logs := cmp.Or(s.options.logs, NewLogs)
 	if _, err := logsOf(s.node, logs); err != nil {
 		return err
 	}
@@ -320,8 +323,12 @@ func (s *Store) makeStore(ctx context.Context) error {
 	return tx.Commit(ctx)
 }
 
-// newLogs is the number of logs of a new store, logsMax the maximum.
-const newLogs, logsMax = 1, 64
+// NewLogs is the number of logs of a new store. A log has one owner, so it is the number of processes that could ever
+// share the work, and each transaction writes a row for each log that it has entries of.
+const NewLogs = 1
+
+// logsMax is the maximum number of logs.
+const logsMax = 64
 
 // logsOf returns the logs of a store. The first has the name of the node.
 func logsOf(node actor.NodeID, count int) (all []ownedLog, err error) {

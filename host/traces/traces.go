@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -144,6 +145,41 @@ type position struct {
 	Parents map[string]string `json:"parents"` // spans of clients by the root runs that began in them
 }
 
+// readPosition returns the content of a file; false if there is none.
+func readPosition(path string) (p position, ok bool, err error) {
+	b, err := disk.ReadFile(path, positionBytesMax)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil {
+		return p, false, fmt.Errorf("position of traces: %s: %w; delete the file to continue at the end of the log, without the spans before", path, err)
+	}
+	return p, true, nil
+}
+
+// Batch returns the batch of the log that a file names; false if there is no file.
+func Batch(path string) (batch uint64, ok bool, err error) {
+	p, ok, err := readPosition(path)
+	return p.Batch, ok, err
+}
+
+// Move writes a file for the logs of a copy of its store, of which the first may have the same path. The argument last
+// has the last batches of these logs at the batch of the file.
+func Move(path string, paths []string, last []uint64) error {
+	p, ok, err := readPosition(path)
+	for log, to := range slices.Backward(paths) {
+		if err != nil || !ok {
+			break
+		}
+		t := Traces{Options: Options{Path: to}, position: position{last[log], p.Parents}} // a run is in one of the logs
+		err = t.save()
+	}
+	return err
+}
+
 // Open reads the file. A new one begins at the end of the log.
 func Open(o Options, source Source) (*Traces, error) {
 	t := &Traces{Options: o, source: source, done: make(chan struct{}), changed: source.Changed()}
@@ -154,14 +190,11 @@ func Open(o Options, source Source) (*Traces, error) {
 	if t.target, err = o.target(o.Env, o.Egress); err != nil {
 		return nil, fmt.Errorf("otel.%w", err)
 	}
-	b, err := disk.ReadFile(o.Path, positionBytesMax)
-	if err == nil {
-		err = json.Unmarshal(b, &t.position)
+	found := false
+	if t.position, found, err = readPosition(o.Path); err != nil {
+		return nil, err
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("position of traces: %s: %w; delete the file to continue at the end of the log, without the spans before", o.Path, err)
-	}
-	if end := source.End(); err != nil || t.position.Batch > end { // new, or the store is an older copy
+	if end := source.End(); !found || t.position.Batch > end { // new, or the store is an older copy
 		t.position = position{Batch: end}
 		if err := t.save(); err != nil {
 			return nil, fmt.Errorf("position of traces: %w", err)

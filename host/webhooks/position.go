@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/troupe-run/troupe/host/disk"
 )
@@ -26,6 +27,64 @@ type position struct {
 	// that were not delivered yet.
 	Offers map[string]string `json:"offers,omitempty"`
 	Owed   []owed            `json:"owed,omitempty"`
+}
+
+// Batches returns the batches of a log that the files in a folder name.
+func Batches(dir string) (all []uint64, err error) {
+	err = eachPosition(dir, func(_ string, p *position) error {
+		all = append(all, p.Batch)
+		for _, batch := range p.Delivered {
+			all = append(all, batch)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// Move writes the files of a folder for the logs of a copy of its store, each into one of the folders dirs, of which the
+// first may be the folder itself. The callback moved returns the last batches of these logs at a batch.
+func Move(dir string, dirs []string, moved func(batch uint64) []uint64) error {
+	return eachPosition(dir, func(name string, p *position) error {
+		for log, to := range slices.Backward(dirs) {
+			of := position{Batch: moved(p.Batch)[log], Delivered: map[string]uint64{}}
+			for id, batch := range p.Delivered { // each is in one of the logs
+				of.Delivered[id] = moved(batch)[log]
+			}
+			if log == 0 {
+				of.Offers, of.Owed = p.Offers, p.Owed
+			}
+			of.prune()
+			err := os.MkdirAll(to, 0o700)
+			if err == nil {
+				err = of.write(filepath.Join(to, name))
+			}
+			if err != nil {
+				return fmt.Errorf("position of a webhook: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// eachPosition passes the names and the contents of the files in a folder to a function.
+func eachPosition(dir string, each func(name string, p *position) error) error {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, f := range files {
+		if err != nil {
+			break
+		}
+		if f.IsDir() || filepath.Ext(f.Name()) != fileType {
+			continue
+		}
+		var p position
+		if p, _, err = readPosition(filepath.Join(dir, f.Name())); err == nil {
+			err = each(f.Name(), &p)
+		}
+	}
+	return err
 }
 
 // owed is a changed list of an MCP server that is to be delivered. The server may have no such list by then.

@@ -25,6 +25,14 @@ import (
 // webhooksFolder is the folder in a data folder with the files of webhooks.
 const webhooksFolder = "webhooks"
 
+// webhooksDir returns the folder with the files of webhooks of a log.
+func webhooksDir(data string, log int) string {
+	if log == 0 {
+		return filepath.Join(data, webhooksFolder)
+	}
+	return filepath.Join(data, webhooksFolder, fmt.Sprintf("log-%d", log))
+}
+
 // logHooks are the webhooks of a node, by the log whose notices they deliver; nil if it has none. All notices of a
 // run are of one log.
 type logHooks []*webhooks.Webhooks
@@ -40,12 +48,10 @@ func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog
 	}
 	rooms := webhooks.Rooms{}
 	for n := range log.Count() {
-		o := webhooks.Options{Webhooks: c.Webhooks, Dir: filepath.Join(c.Data, webhooksFolder), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Rooms: rooms}
+		o := webhooks.Options{Webhooks: c.Webhooks, Dir: webhooksDir(c.Data, n), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Rooms: rooms}
 		from := &notices{store: s, end: log.Ends()[n], selected: log.Select(n, (*store.Entry).MayNote)}
 		if n == 0 {
 			from.offers = c.Offers // which are in no log
-		} else {
-			o.Dir = filepath.Join(o.Dir, fmt.Sprintf("log-%d", n))
 		}
 		w, err := webhooks.Open(o, from)
 		if err != nil {

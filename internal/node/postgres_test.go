@@ -40,6 +40,7 @@ type inbox struct {
 	mu    sync.Mutex
 	ids   []string // sorted
 	spans int
+	away  bool // it takes nothing
 }
 
 func newInbox(t *testing.T) *inbox {
@@ -48,6 +49,10 @@ func newInbox(t *testing.T) *inbox {
 		body, _ := io.ReadAll(r.Body)
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		if b.away {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		if id := r.Header.Get("webhook-id"); id != "" {
 			b.ids = append(b.ids, id)
 			slices.Sort(b.ids)
@@ -83,6 +88,12 @@ func openShared(t *testing.T, url, data string, logs int, b *inbox) sharedNode {
 	if err := cluster.Own(t.Context(), func(placement.Owner) {}); err != nil {
 		t.Fatal(err)
 	}
+	return sharedNode{openHooked(t, url, data, b, cluster), cluster}
+}
+
+// openHooked opens a node with a webhook and traces on a store in a database, or in its folder.
+func openHooked(t *testing.T, url, data string, b *inbox, cluster *postgres.Cluster) *retainedNode {
+	t.Helper()
 	agent := agents.Define("agent", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
 		switch turn.Message() {
 		case "wait":
@@ -100,7 +111,7 @@ func openShared(t *testing.T, url, data string, logs int, b *inbox) sharedNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sharedNode{&retainedNode{n, t, data}, cluster}
+	return &retainedNode{n, t, data}
 }
 
 func (n sharedNode) end() {
@@ -109,6 +120,21 @@ func (n sharedNode) end() {
 	if err := n.cluster.Close(); err != nil {
 		n.t.Error(err)
 	}
+}
+
+// fail makes a run that fails in each of some sessions, and returns the ids of their deliveries.
+func (n *retainedNode) fail(sessions ...string) (ids []string) {
+	n.t.Helper()
+	for _, session := range sessions {
+		id := n.NewCallID()
+		a, err := n.Invoke(n.t.Context(), command.Invoke{By: testBy, Call: actor.Call{ID: id, To: testBy.ID("agent", session), Kind: actor.Waiting, Parts: actor.Text("fail")}}, nil)
+		if err != nil || a.Reply.Refusal == nil {
+			n.t.Fatalf("a run that fails: %+v, %v", a.Reply, err)
+		}
+		ids = append(ids, fmt.Sprintf("run_failed-%s.", id))
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 // until waits until something holds.
@@ -137,12 +163,7 @@ func TestPostgresNodeWithSeveralLogs(t *testing.T) {
 	for i := range sessions {
 		session := fmt.Sprintf("s-%d", i)
 		n.ask(testBy, session, "x")
-		id := n.NewCallID()
-		a, err := n.Invoke(t.Context(), command.Invoke{By: testBy, Call: actor.Call{ID: id, To: testBy.ID("agent", session), Kind: actor.Waiting, Parts: actor.Text("fail")}}, nil)
-		if err != nil || a.Reply.Refusal == nil {
-			t.Fatalf("a run that fails: %+v, %v", a.Reply, err)
-		}
-		failed = append(failed, fmt.Sprintf("run_failed-%s.", id))
+		failed = append(failed, n.fail(session)...)
 	}
 	open := n.ask(testBy, "s-open", "wait")
 	slices.Sort(failed)
@@ -236,12 +257,66 @@ func TestPostgresNodeWithSeveralLogs(t *testing.T) {
 	}
 	y, err := disk.Examine(folder, disk.Options{}, nil)
 	same("the copy in a folder", y, err)
-	if _, err := postgres.FromFolder(again, folder, nil, nil); err != nil {
+	if _, _, err := postgres.FromFolder(again, folder, nil, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	y, err = postgres.Examine(again, nil)
 	same("the copy in another database", y, err)
 	if files, err := filepath.Glob(filepath.Join(data, "webhooks", "log-*", "ops.json")); err != nil || len(files) != logs-1 {
 		t.Errorf("files of the webhook: %v, %v", files, err)
+	}
+}
+
+// What a webhook and traces of a folder had not delivered when its store was copied into a database is delivered from
+// there, once, and nothing else.
+func TestPostgresContinuesDeliveries(t *testing.T) {
+	const sessions = 40
+	url, data, b := postgrestest.Start(t).Database(), filepath.Join(t.TempDir(), "data"), newInbox(t)
+	var all []string
+	for i := range sessions {
+		all = append(all, fmt.Sprintf("s-%d", i))
+	}
+	away := func(away bool) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.away = away
+	}
+	n := openHooked(t, "", data, b, nil)
+	want := n.fail(all...)
+	until(t, "each failure is delivered", func() bool { ids, _ := b.received(); return len(ids) == sessions })
+	until(t, "their spans are sent", func() bool { _, spans := b.received(); return spans >= sessions && n.traces.stats().Waiting == 0 })
+	_, before := b.received()
+	away(true)
+	want = append(want, n.fail(all...)...)
+	slices.Sort(want)
+	n.close()
+
+	batches, err := Positions(data)
+	if err != nil || len(batches) < 2 {
+		t.Fatalf("positions %d, %v", batches, err)
+	}
+	_, moved, err := postgres.FromFolder(url, data, batches, nil, nil)
+	if err == nil {
+		err = errors.Join(MovePositions(data, postgres.NewLogs, moved), MarkPlace(data, url))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	away(false)
+	n = openHooked(t, url, data, b, nil)
+	until(t, "the rest is delivered", func() bool { ids, _ := b.received(); return len(ids) >= 2*sessions })
+	until(t, "the rest of the spans is sent", func() bool { _, spans := b.received(); return spans >= 2*before })
+	want = append(want, n.fail("s-1", "s-2")...)
+	slices.Sort(want)
+	until(t, "new failures are delivered", func() bool { ids, _ := b.received(); return len(ids) >= 2*sessions+2 })
+	n.close()
+	ids, spans := b.received()
+	if len(ids) != len(want) || spans > 2*before+10 {
+		t.Fatalf("%d deliveries, %d spans, want %d and about %d", len(ids), spans, len(want), 2*before)
+	}
+	for i := range ids {
+		if !strings.HasPrefix(ids[i], want[i]) {
+			t.Errorf("delivery %s, want that of %s", ids[i], want[i])
+		}
 	}
 }
