@@ -18,7 +18,7 @@ type MigrateCmd struct {
 
 // Help returns the text shown below the flags.
 func (MigrateCmd) Help() string {
-	return `Copies the whole log, whose chain it verifies, all sessions, runs, agents, tools, keys, and the secret of run tokens. Runs that are open continue at the new place, and so do the webhooks and traces of a folder whose store goes to a database. Files beside a store stay in their folder: the configuration, backups, and the socket.
+	return `Copies all sessions, runs, agents, tools, keys, and the secret of run tokens, and the whole log, whose chain it verifies and makes anew: a database has 16 logs, a folder one. Runs that are open continue at the new place, and so do the webhooks and traces of a folder whose store goes to a database. Clients that follow the events of a session begin there anew. Files beside a store stay in their folder: the configuration, backups, and the socket.
 
 Examples:
   troupe migrate --from data --to postgres://troupe@db.example/troupe

@@ -49,7 +49,7 @@ type ServeCmd struct {
 	TLSKey  string        `env:"TROUPE_TLS_KEY" name:"tls-key" type:"path" placeholder:"FILE" help:"Key of --tls-cert in PEM."`
 	Keyless string        `env:"TROUPE_KEYLESS" enum:"on,off" default:"on" help:"on: direct clients on loopback need no API key. off: all clients need one, and --allow must name loopback for models, agents and tools there; use it behind a proxy (${default})."`
 	Node    string        `env:"TROUPE_NODE" default:"n1" help:"Name of this node; it cannot be changed later (${default})."`
-	Cells   int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells, at most 64; 0 means one per processor."`
+	Cells   int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells, at most 64; 0 means one per processor. With a store in a database it is the number of its logs, 16."`
 	Pace    time.Duration `env:"TROUPE_PACE" default:"0s" help:"Delay of the scripted model before each piece of its answer (${default})."`
 	Ballast uint64        `env:"TROUPE_BALLAST_MIB" name:"ballast-mib" default:"96" help:"MiB to reserve in the data folder, released if the disk is full at a start; 0 means none (${default})."`
 	Buffer  uint64        `env:"TROUPE_WRITE_BUFFER_MIB" name:"write-buffer-mib" default:"32" help:"MiB of one write buffer of the store, of which up to three are in memory (${default})."`

@@ -28,7 +28,7 @@ type ClusterConfig struct {
 	Node    actor.NodeID // of the store, the same in all of its processes
 	Address string       // at which ingress processes reach this one; shown to people
 	Timing  placement.Timing
-	Logs    int          // number of logs of a new store, at most logsMax; 0 means 1. A member owns all or none
+	Logs    int          // number of logs of a new store, at most logsMax; 0 means NewLogs. A member owns all or none
 	Logger  *slog.Logger // nil discards
 	// Lost is told why the process must end at once: another serves the log, or may. nil prints the line
 	// and ends the process with LostCode.

@@ -17,10 +17,9 @@
 // acknowledged, new work is refused as unavailable, and nothing ends; the work continues once the
 // database answers.
 //
-// The number of logs is that of the store since it was made; each shard has one of them. Several processes may
-// share a store as a cluster: one serves all logs under a lease, the others stand by (package placement). The
-// program makes stores with one log. It is a part of the server without a promise of compatibility: programs
-// use package troupe.
+// The number of logs is that of the store since it was made, and each shard has one of them; a new store has
+// NewLogs. Several processes may share a store as a cluster: one serves all logs under a lease, the others stand by
+// (package placement). It is a part of the server without a promise of compatibility: programs use package troupe.
 //
 // # Files
 //

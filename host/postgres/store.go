@@ -325,7 +325,7 @@ func (s *Store) makeStore(ctx context.Context) error {
 
 // NewLogs is the number of logs of a new store. A log has one owner, so it is the number of processes that could ever
 // share the work, and each transaction writes a row for each log that it has entries of.
-const NewLogs = 1
+const NewLogs = 16
 
 // logsMax is the maximum number of logs.
 const logsMax = 64

@@ -364,7 +364,7 @@ func TestRewoundDatabaseIsRefused(t *testing.T) {
 func TestRefusedDatabases(t *testing.T) {
 	server := postgrestest.Start(t)
 	url := server.Database()
-	mustOpen(t, url, Options{}).Close() //nolint:errcheck // makes the tables
+	mustOpen(t, url, Options{logs: 1}).Close() //nolint:errcheck // makes the tables
 	other := server.Database()
 	all, err := migrations()
 	if err != nil {

@@ -47,6 +47,9 @@ func TestPostgresCluster(t *testing.T) {
 	if !strings.Contains(out.String(), " lost=0 duplicated=0 reordered=0 wrong=0\n") {
 		t.Errorf("unexpected output:\n%s", out.String())
 	}
+	if n := rowsOf(t, url, "SELECT log::text FROM troupe.logs WHERE batch > 0"); len(n) != 16 {
+		t.Errorf("%d logs have entries, want 16", len(n))
+	}
 	t.Log(out.String())
 }
 
@@ -118,20 +121,28 @@ var tables = []string{"sessions", "run_rows", "event_rows", "tool_calls", "appro
 func contents(t *testing.T, url string) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
+	for _, table := range tables {
+		all[table] = rowsOf(t, url, "SELECT row_to_json(x)::text FROM troupe."+table+" x ORDER BY 1")
+	}
+	return all
+}
+
+// rowsOf returns the rows of a query, each of which is a text.
+func rowsOf(t *testing.T, url, query string) []string {
+	t.Helper()
 	ctx := context.Background()
 	c, err := pgx.Connect(ctx, url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close(ctx) //nolint:errcheck // it only read
-	for _, table := range tables {
-		rows, err := c.Query(ctx, "SELECT row_to_json(x)::text FROM troupe."+table+" x ORDER BY 1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all[table], err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-			t.Fatal(err)
-		}
+	rows, err := c.Query(ctx, query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
 	}
 	return all
 }
