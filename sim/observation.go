@@ -26,6 +26,7 @@ func (w *Simulation) observe(events ...history.Event) {
 		w.checkAsk(e)
 		w.detached.event(e)
 		w.cancels.event(e)
+		w.repeated.event(e)
 		w.moveBetweenLaps(e)
 		if w.rule != nil {
 			if spec := w.rule(w.now.Sub(Origin), e); spec != "" {

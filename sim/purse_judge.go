@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/upstream"
@@ -29,6 +30,17 @@ func (p *Plan) spending() runtime.Spending {
 // limitsSpending reports whether the runs of the world may not spend any amount.
 func (p *Plan) limitsSpending() bool { return p.TreeTokens+p.DayTokens+p.DayMessages > 0 }
 
+// treeTokens returns the most that a tree may spend: a quarter of the budget of a day if it has no limit of its own.
+func (p *Plan) treeTokens() int64 {
+	switch {
+	case p.DayTokens == 0:
+		return p.TreeTokens
+	case p.TreeTokens == 0:
+		return max(p.DayTokens/4, 1)
+	}
+	return min(p.TreeTokens, p.DayTokens)
+}
+
 // spend sets what a model reports in a world whose spending is limited: most often all that the request allows.
 func spend(w *Simulation, c *upstream.Completion, p upstream.Prompt) {
 	if !w.plan.limitsSpending() || p.MaxTokens == 0 {
@@ -40,6 +52,29 @@ func spend(w *Simulation, c *upstream.Completion, p upstream.Prompt) {
 	}
 	u.Total = u.Input + u.Output
 	c.Usage = u
+}
+
+// repeatedCalls counts the calls to volatile actors that are accepted again, because a crash has lost their runs and what
+// these have spent: each has the purse of its call anew. A journaled run keeps its purse.
+type repeatedCalls struct {
+	accepted map[actor.CallID]bool
+	byRoot   map[actor.CallID]int64
+	byUser   map[string]int64
+}
+
+func newRepeatedCalls() repeatedCalls {
+	return repeatedCalls{map[actor.CallID]bool{}, map[actor.CallID]int64{}, map[string]int64{}}
+}
+
+func (r *repeatedCalls) event(e *history.Event) {
+	if e.Kind != history.Admit || e.Durable {
+		return
+	}
+	if r.accepted[e.Call] {
+		r.byRoot[e.Root]++
+		r.byUser[e.Actor.Tenant]++
+	}
+	r.accepted[e.Call] = true
 }
 
 // purseJudge adds up what models have reported in the stored events of all runs, and compares each tree with its
@@ -102,13 +137,16 @@ func (j purseJudge) read(tenant string, r *runs.Summary) {
 		j.Stats.Audit.NeverOverspent++
 	}
 	days := actor.DayOf(j.now) - actor.DayOf(Origin) + 1
-	if spent := j.byUser[tenant]; j.plan.DayTokens > 0 && spent > days*j.plan.DayTokens {
-		j.fail(NeverOverspent, fmt.Sprintf("the models of user %s have taken %d tokens in %d days, at most %d a day allowed", tenant, spent, days, j.plan.DayTokens))
+	again := j.repeated.byUser[tenant]
+	if spent := j.byUser[tenant]; j.plan.DayTokens > 0 && spent > days*j.plan.DayTokens+again*j.plan.treeTokens() {
+		j.fail(NeverOverspent, fmt.Sprintf("the models of user %s have taken %d tokens in %d days, at most %d a day allowed, and %d for each of %d repeated calls",
+			tenant, spent, days, j.plan.DayTokens, j.plan.treeTokens(), again))
 	}
 	if begun := j.begun[tenant]; j.plan.DayMessages > 0 && begun > days*j.plan.DayMessages {
 		j.fail(NeverOverspent, fmt.Sprintf("%d messages of user %s asked models or agents in %d days, at most %d a day allowed", begun, tenant, days, j.plan.DayMessages))
 	}
-	if spent := j.spent[r.Root]; j.plan.TreeTokens > 0 && spent > j.plan.TreeTokens {
-		j.fail(NeverOverspent, fmt.Sprintf("the models of the tree of run %s have taken %d tokens, at most %d allowed", r.Root, spent, j.plan.TreeTokens))
+	again = j.repeated.byRoot[r.Root]
+	if spent := j.spent[r.Root]; j.plan.TreeTokens > 0 && spent > j.plan.TreeTokens+again*j.plan.treeTokens() {
+		j.fail(NeverOverspent, fmt.Sprintf("the models of the tree of run %s have taken %d tokens, at most %d allowed, and as many for each of %d repeated calls", r.Root, spent, j.plan.TreeTokens, again))
 	}
 }

@@ -124,6 +124,7 @@ type Simulation struct {
 	approvals        *approvals
 	detached         detachedCalls
 	cancels          reminderCancels
+	repeated         repeatedCalls
 	retention        *retention // nil: the log is not cut, and no session is deleted
 	eventJudge       *eventJudge
 	durabilityJudge  *durabilityJudge
@@ -175,6 +176,7 @@ func New(o Options) *Simulation {
 	w.approvals = newApprovals(w)
 	w.detached = detachedCalls{calls: map[actor.CallID]bool{}, runs: map[actor.CallID]bool{}}
 	w.cancels = reminderCancels{w, map[actor.CallID]bool{}}
+	w.repeated = newRepeatedCalls()
 	w.transcripts, w.active = newTranscriptJudge(w), activeJudge{w, map[actor.Address]map[actor.CallID]actor.ID{}}
 	for f, dose := range o.Doses {
 		w.doses[f] = dose
