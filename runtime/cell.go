@@ -60,8 +60,7 @@ type Cell struct {
 
 	localProbes     []localProbe // probes for actors of this cell, to be handled in this step
 	localProbesSent int          // number of them queued in this step
-	localCalls      freeCalls
-	localSent       int           // number of messages that were delivered within this step
+	local           localMessages
 	faultingCall    actor.CallID  // call whose agent code is running; zero otherwise
 	dirty           []*activation // actors that finishStep must process
 
@@ -292,7 +291,8 @@ func (c *Cell) finishStep() {
 	for act := c.residents.excess(c.limits.ActorBytesMax); act != nil; act = c.residents.excess(c.limits.ActorBytesMax) {
 		act.deactivate(c, "memory")
 	}
-	c.dirty, c.localProbesSent, c.localSent = c.dirty[:0], 0, 0
+	c.dirty, c.localProbesSent = c.dirty[:0], 0
+	c.local.endStep()
 	c.recycle()
 	c.waiters.park(c)
 }

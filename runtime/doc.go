@@ -75,7 +75,7 @@
 //	calls.go          calls in flight: retries, cancels, paused clocks
 //	mail.go           detached calls, whose outcomes come back as messages
 //	routing.go        parts of detached calls that an operator has switched off
-//	local.go          calls between volatile actors of one cell
+//	local.go          calls between actors of one cell
 //	client.go         clients that wait at this cell
 //	tool_calls.go     calls of declared tools: checks, policy, results
 //	signals.go        signals to open runs

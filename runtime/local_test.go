@@ -14,6 +14,8 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/store"
 )
 
 func repeatTarget(asks int) []string {
@@ -57,7 +59,7 @@ func TestLocalCallChainRunsInOneStep(t *testing.T) {
 	if got := fmt.Sprint(events); got != want {
 		t.Errorf("got events\n%s, want\n%s", got, want)
 	}
-	if c.replyCache.next != c.replyCache.first || c.localSent > 0 {
+	if c.replyCache.next != c.replyCache.first || c.local.sent > 0 {
 		t.Errorf("got %d cached outcomes, want none", c.replyCache.next-c.replyCache.first)
 	}
 	measures := []Measure{{Kind: MeasureRun, Name: "c"}, {Kind: MeasureCall}, {Kind: MeasureRun, Name: "b"}, {Kind: MeasureCall}, {Kind: MeasureRun, Name: "a"}}
@@ -213,8 +215,8 @@ func TestRefusedLocalCallReturnsBudget(t *testing.T) {
 }
 
 // treeAgents draws agents that call one another and sleep, in steps of several asks. An agent calls only
-// later ones, so none waits for itself.
-func treeAgents(t *rapid.T) (all []actor.Definition) {
+// later ones, so none waits for itself. The argument durability draws how each is kept.
+func treeAgents(t *rapid.T, durability func(*actor.Definition)) (all []actor.Definition) {
 	const agents = 5
 	for n := range agents {
 		var steps [][]actor.Ask
@@ -243,43 +245,61 @@ func treeAgents(t *rapid.T) (all []actor.Definition) {
 				text += "]"
 			}
 			return actor.Complete(actor.Text(text)), nil
-		}, volatile))
+		}, durability))
 	}
 	return all
+}
+
+// outcomeOf returns the answer of the first agent, with a driver that reads the entries of loaded actors.
+func outcomeOf(t *rapid.T, failpoints failpoint.Points, agents []actor.Definition) (text string, c *Cell, log map[actor.ID]store.Saved) {
+	c = newTestCell(Config{PublishOnDemand: true, Failpoints: failpoints}, agents...)
+	log = map[actor.ID]store.Saved{}
+	now, in := actor.Time(2), []Input{newVisit(1, "t0")}
+	for range 10_000 {
+		if len(in) == 0 {
+			at, ok := c.NextDeadline()
+			if text != "" || !ok {
+				break
+			}
+			now, in = max(now, at), []Input{Tick{}}
+		}
+		r := c.Step(now, in[0])
+		in = in[1:]
+		for _, e := range r.Entries {
+			saved := log[e.Actor]
+			saved.Entries = append(saved.Entries, invariant.Must(store.DecodeEntry(store.EncodeEntry(e))))
+			log[e.Actor] = saved
+		}
+		sent, answer := outputs(r)
+		for i := range sent {
+			in = append(in, Deliver{sent[i]})
+		}
+		for _, e := range r.Effects {
+			if load, ok := e.Op.(Load); ok {
+				in = append(in, Loaded{Actor: load.Actor, Epoch: load.Epoch, Saved: log[load.Actor]})
+			}
+		}
+		if answer != nil {
+			text = answerText(actor.Answer{Parts: answer.Reply.Parts, Refusal: answer.Reply.Refusal})
+		}
+	}
+	if size := c.Size(); size.Queued+size.Outstanding > 0 || len(c.inFlight) > 0 {
+		t.Errorf("the cell counts %+v after the answer", size)
+	}
+	return text, c, log
 }
 
 // A turn that begins as its message arrives and one that begins after a wait in the mailbox give the same
 // answer, and leave nothing behind.
 func TestTurnsAtOnceEqualQueuedTurns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		agents := treeAgents(t)
-		outcome := func(queue failpoint.Points) (text string) {
-			c := newTestCell(Config{PublishOnDemand: true, Failpoints: queue}, agents...)
-			now, in := actor.Time(2), []Input{newVisit(1, "t0")}
-			for range 10_000 {
-				if len(in) == 0 {
-					at, ok := c.NextDeadline()
-					if text != "" || !ok {
-						break
-					}
-					now, in = max(now, at), []Input{Tick{}}
-				}
-				sent, answer := outputs(c.Step(now, in[0]))
-				in = in[1:]
-				for i := range sent {
-					in = append(in, Deliver{sent[i]})
-				}
-				if answer != nil {
-					text = answerText(actor.Answer{Parts: answer.Reply.Parts, Refusal: answer.Reply.Refusal})
-				}
-			}
+		agents := treeAgents(t, volatile)
+		outcome := func(queue failpoint.Points) string {
+			text, c, _ := outcomeOf(t, queue, agents)
 			for _, act := range c.actors.ordered() {
 				if !act.idle() || len(act.turns) > 0 || act.activeState != c.idleState {
 					t.Errorf("%s has %d turns and %d runs after the answer", act.id, len(act.turns), len(act.journal.Runs))
 				}
-			}
-			if size := c.Size(); size.Queued+size.Outstanding > 0 || len(c.inFlight) > 0 {
-				t.Errorf("the cell counts %+v after the answer", size)
 			}
 			return text
 		}
@@ -291,6 +311,41 @@ func TestTurnsAtOnceEqualQueuedTurns(t *testing.T) {
 		})
 		if once == "" || once != queued {
 			t.Fatalf("got %q at once, %q after a wait", once, queued)
+		}
+	})
+}
+
+// A tree of calls within a cell has the same answer if each message is delivered in its step, some are, or none is. Its
+// entries fold to actors without open work.
+func TestLocalTreesEqualSentTrees(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		agents := treeAgents(t, func(d *actor.Definition) {
+			if rapid.IntRange(0, 2).Draw(t, "durability") == 0 {
+				volatile(d)
+			}
+		})
+		outcome := func(send failpoint.Points) string {
+			text, c, log := outcomeOf(t, send, agents)
+			for _, act := range c.actors.ordered() {
+				if !act.idle() || len(act.turns) > 0 {
+					t.Errorf("%s has %d turns and %d runs after the answer", act.id, len(act.turns), len(act.journal.Runs))
+				}
+			}
+			for id, saved := range log {
+				if j, err := store.Fold(saved); err != nil || len(j.Runs) > 0 {
+					t.Errorf("the entries of %s fold to %d open runs: %v", id, len(j.Runs), err)
+				}
+			}
+			return text
+		}
+		draws := rapid.Uint64().Draw(t, "sent")
+		mixed := func(p failpoint.Point) bool {
+			draws = draws<<1 | draws>>63
+			return p == failpoint.SendNow && draws&1 != 0
+		}
+		local, some, none := outcome(nil), outcome(mixed), outcome(func(p failpoint.Point) bool { return p == failpoint.SendNow })
+		if local == "" || local != some || local != none {
+			t.Fatalf("got %q locally, %q with some messages sent, %q with all sent", local, some, none)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -81,7 +82,8 @@ func (n *node) restart(cells int) {
 	n.cells, n.inputs, n.external = nil, nil, nil
 	table := n.table(cells)
 	for i := range cells {
-		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Cells: cells, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools, Spending: n.spending, Routing: n.routing})
+		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Cells: cells, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools, Spending: n.spending, Routing: n.routing,
+			Failpoints: func(p failpoint.Point) bool { return p == failpoint.SendNow && n.drop != nil }}) // only a message can be lost
 		n.cells = append(n.cells, c)
 		for _, in := range []Input{Limits{n.limits}, Agents{Definitions: n.agents, Former: n.former}, Owners{table}, Boot{}} {
 			n.step(c, in)

@@ -23,7 +23,7 @@ func (c *Cell) retained() map[string]int {
 		"measures":     cap(c.ready.Measures),
 		"replies":      len(c.replyCache.entries) + len(c.replyCache.buckets),
 		"free items":   len(c.freeStates) + len(c.freeTurns) + len(c.freeRuns),
-		"local queue":  cap(c.localCalls) + cap(c.localProbes),
+		"local queue":  cap(c.local.calls) + cap(c.localProbes),
 		"recovery":     cap(c.recovery.actors),
 		"clients":      len(c.waiters.byCall),
 	}

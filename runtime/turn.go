@@ -358,7 +358,7 @@ func (act *activation) endRun(c *Cell, run *store.Run, out actor.Outcome, durabl
 	to := c.localCaller(call, durable)
 	act.recordOutcome(c, call, &reply, to == nil)
 	if to != nil {
-		c.replyLocally(act.id, to, &reply)
+		c.replyLocally(act.id, to, &reply, durable)
 		return
 	}
 	if call.IsRoot() && len(act.joined) > 0 {
@@ -453,7 +453,7 @@ func (c *Cell) replyTo(call *actor.Call, reply *actor.Reply, durable bool) {
 	if !call.IsRoot() {
 		caller, _ := call.Caller()
 		if to := c.localCaller(call, durable); to != nil {
-			c.replyLocally(call.To, to, reply)
+			c.replyLocally(call.To, to, reply, durable)
 			return
 		}
 		c.send(actor.EffectID{}, 0, call.To, caller, durable, durable, actor.Answered{Reply: reply.Clone()})

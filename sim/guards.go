@@ -41,6 +41,8 @@ var guards = []Guard{
 	{Mutant: "accepted-not-journaled", Spec: specs.AckedIsDurable},
 	{Mutant: "gate-skipped-for-taint", Spec: specs.AckedIsDurable},
 	{Mutant: "tainted-at-once", Spec: specs.AckedIsDurable},
+	{Mutant: "local-call-not-tainted", Spec: specs.AckedIsDurable},
+	{Mutant: "local-reply-taints", Spec: specs.AckedIsDurable},
 	{Mutant: "reply-delivered-twice", Spec: specs.OneAnswer},
 	{Mutant: "late-reply-delivered", Spec: specs.OneAnswer},
 	{Mutant: "reply-to-another", Spec: specs.ReplyToCallerOnly},

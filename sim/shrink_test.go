@@ -186,7 +186,7 @@ func TestShrinkKeepsViolatedSpec(t *testing.T) {
 func TestShrinkRespectsBudget(t *testing.T) {
 	o := Options{Seed: 6, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }}
 	r := RunSeed(o)
-	o.shrink = budget{steps: 5 * r.Stats.Steps, time: time.Hour}
+	o.shrink = budget{steps: r.Stats.Steps, time: time.Hour}
 	s := newShrink(o, r)
 	if s.run(); s.stepsLeft > 0 || s.stepsLeft < -r.Stats.Steps-s.slack-runOverheadSteps-1 {
 		t.Errorf("budget %d steps: %d left, a run takes %d", o.shrink.steps, s.stepsLeft, r.Stats.Steps)

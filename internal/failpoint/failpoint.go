@@ -24,11 +24,12 @@ const (
 	BatchOfOne                 // close a batch after the entries of one step
 	ProbeAgainNow              // send another probe for a waiting call
 	QueueNow                   // let a message wait in the mailbox of an idle actor
+	SendNow                    // send a message to an actor of the cell through the driver
 
-	points = int(QueueNow) + 1
+	points = int(SendNow) + 1
 )
 
-var names = [points]string{"PassivateNow", "SnapshotNow", "MailboxFull", "AskAgainNow", "LoadMisses", "BatchOfOne", "ProbeAgainNow", "QueueNow"}
+var names = [points]string{"PassivateNow", "SnapshotNow", "MailboxFull", "AskAgainNow", "LoadMisses", "BatchOfOne", "ProbeAgainNow", "QueueNow", "SendNow"}
 
 // All returns all failpoints.
 func All() []Point {
