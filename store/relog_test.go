@@ -247,3 +247,43 @@ func TestRelogRefusesDamage(t *testing.T) {
 		}
 	}
 }
+
+// The batches of several logs are in the order of their times. A clock that went back moves no batch before an earlier
+// one of its log, and of equal times the log with the lower number is first, so that two copies are the same.
+func TestRelogMergesLogsByTime(t *testing.T) {
+	kv := &store.MemoryKV{}
+	var logs []store.LogEnd
+	for log, times := range [][]actor.Time{{10, 5, 30}, {10, 20}, nil} {
+		node := actor.NodeID(fmt.Sprint("n", log))
+		w := store.NewWriter(store.WriterConfig{Node: node})
+		rows, end := store.Rows{KV: kv, Index: store.NewIndex(store.IndexConfig{Entries: 1})}, store.Mark{}
+		for n, at := range times {
+			w.Append([]store.Entry{{Actor: actor.NewID("a", fmt.Sprintf("%d-%d", log, n)), Shard: uint16(log), Epoch: 1, N: 1, Record: store.Rebased{At: at}}})
+			b, _ := w.Next()
+			if err := rows.Append(&b); err != nil {
+				t.Fatal(err)
+			}
+			w.Written(b.No)
+			end = b.Mark()
+		}
+		logs = append(logs, store.LogEnd{Node: node, Anchor: store.Anchor{End: end}})
+	}
+	var first []string
+	for range 2 {
+		var order, rows []string
+		r := store.Relog{KV: kv, From: logs, To: []actor.NodeID{"m0", "m1"}, ShardOf: shardOfKey,
+			Passed: func(from actor.NodeID, batch uint64, last []uint64) {
+				order = append(order, fmt.Sprintf("%s %d %d", from, batch, last))
+			}}
+		if _, err := r.Rows(func(r store.Row) error { rows = append(rows, fmt.Sprintf("%s %x", r.Key, r.Value)); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"n0 1 [1 0]", "n0 2 [2 0]", "n1 1 [2 1]", "n1 2 [2 2]", "n0 3 [3 2]"}; !reflect.DeepEqual(order, want) {
+			t.Errorf("the batches were copied in the order %q, want %q", order, want)
+		}
+		if first != nil && !reflect.DeepEqual(rows, first) {
+			t.Errorf("a second copy has other rows")
+		}
+		first = rows
+	}
+}
