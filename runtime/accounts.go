@@ -112,6 +112,12 @@ func (s accounts) refusal(run actor.CallID) *actor.Refusal {
 	return nil
 }
 
+// refusedForDay reports whether a run has done nothing because its user may send no more messages that day. A repeat of the
+// message under its idempotency key MUST ask again: the key is remembered for longer than the day lasts.
+func refusedForDay(run *store.Run, r *actor.Refusal) bool {
+	return r != nil && r.Reason == actor.Budget && r.RetryAfter > 0 && len(run.Steps) == 0
+}
+
 // hold reports whether a turn of an agent without a journal has to draw its purse before it takes an action, and keeps the
 // action until then. A turn that asks no model and nobody who may ask one draws nothing.
 func (s accounts) hold(t *turn, action *actor.Action) bool {

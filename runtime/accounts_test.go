@@ -38,7 +38,9 @@ func accountAgent(day *actor.Purse, most int64) actor.Definition {
 		if b.Call.Operation == actor.OpDraw {
 			granted, ok := a.Draw(b.Call.Purse, day, most)
 			if !ok {
-				return actor.Action{Done: &actor.Outcome{Status: actor.Failed, Refusal: actor.Refuse(actor.Budget, "no more messages")}}, nil
+				refusal := actor.Refuse(actor.Budget, "no more messages")
+				refusal.RetryAfter = time.Hour
+				return actor.Action{Done: &actor.Outcome{Status: actor.Failed, Refusal: refusal}}, nil
 			}
 			answer = granted
 		} else {
@@ -193,6 +195,41 @@ func TestRefusedMessageOverRestart(t *testing.T) {
 	n.answerModels(func(int, externalCall) actor.Answer { return spent(30, 0) })
 	if a, b := n.runs[first], n.runs[second]; a.Text != "ok" || b.Refusal == nil || b.Refusal.Reason != actor.Budget {
 		t.Errorf("%q, then %v", a.Text, b.Refusal)
+	}
+}
+
+// A message that is refused for the day is asked for again on the next one under the same idempotency key, also after a restart.
+// Its answer is then that of all repeats, as is a refusal that does not depend on the day.
+func TestRefusedMessageIsRepeatedUnderItsKey(t *testing.T) {
+	for name, kind := range map[string]func(*actor.Definition){"journaled": func(*actor.Definition) {}, "volatile": volatile} {
+		n := newNode(t, 1, agent("thinker", thinking(1), kind), accountAgent(tokens(400), 1))
+		n.spending = Spending{Day: tokens(400)}
+		n.restart(1)
+		answer := func() { n.answerModels(func(int, externalCall) actor.Answer { return spent(30, 0) }) }
+		first := n.send("thinker", "go", of("anna"), withKey("one"))
+		answer()
+		n.want(first, "ok")
+		refused := []actor.CallID{n.send("thinker", "go", of("anna"), withKey("two")), n.send("thinker", "go", of("anna"), withKey("two"))}
+		for _, id := range refused {
+			if n.want(id, "Budget"); n.replies[id].Run != id {
+				t.Errorf("%s: a repeat on the same day got the refusal of an earlier run", name)
+			}
+		}
+		n.advance(12 * time.Hour) // the next day has begun, and the key is remembered for 24 hours
+		if n.restart(1); actor.DayOf(n.now) == actor.DayOf(n.now.Add(-12*time.Hour)) {
+			t.Fatal("the day has not ended")
+		}
+		n.drain()
+		repeated := n.send("thinker", "go", of("anna"), withKey("two"))
+		answer()
+		again := n.send("thinker", "go", of("anna"), withKey("two"))
+		n.want(repeated, "ok")
+		if n.want(again, "ok"); n.replies[again].Run != repeated {
+			t.Errorf("%s: the repeat of an answered message is a run of its own", name)
+		}
+		if old := n.send("thinker", "go", of("anna"), withKey("one")); name == "journaled" && n.replies[old].Run != first { // a restart loses those of volatile agents
+			t.Errorf("%s: the key of the first message was forgotten", name)
+		}
 	}
 }
 

@@ -391,7 +391,11 @@ func (act *activation) recordOutcome(c *Cell, call *actor.Call, reply *actor.Rep
 	if !isSignal && run.HeldTo > 0 { // the caller's clock may be stopped until then
 		until = max(until, run.HeldTo.Add(call.Left+c.limits.RememberDone))
 	}
-	if !call.Idempotency.IsZero() {
+	key := call.Idempotency
+	if !isSignal && refusedForDay(run, reply.Refusal) {
+		key = actor.Idempotency{}
+	}
+	if !key.IsZero() {
 		until = max(until, c.now.Add(c.limits.RememberKey))
 	}
 	var shown store.Shown
@@ -402,7 +406,7 @@ func (act *activation) recordOutcome(c *Cell, call *actor.Call, reply *actor.Rep
 	default:
 		shown.Call = &run.Call
 	}
-	if !act.durable && call.Idempotency.IsZero() {
+	if !act.durable && key.IsZero() {
 		if !isSignal && act.observed(c, call.ID) {
 			act.publishRecord(c, store.Ended{Call: call.ID, At: c.now, Reply: *reply}, shown)
 		}
@@ -412,7 +416,7 @@ func (act *activation) recordOutcome(c *Cell, call *actor.Call, reply *actor.Rep
 		}
 		return
 	}
-	ended := store.Ended{Call: call.ID, At: c.now, Reply: *reply, Until: until, Idempotency: call.Idempotency}
+	ended := store.Ended{Call: call.ID, At: c.now, Reply: *reply, Until: until, Idempotency: key}
 	if !isSignal && act.durable && run.LeavesOut(reply.Refusal) { // a volatile actor has no conversation
 		ended.Reply.Extensions = ended.Reply.Extensions.WithLeftOut()
 	}
