@@ -46,7 +46,7 @@ func (c *MigrateCmd) intoDatabase(s streams) error {
 	if err != nil {
 		return storeError(c.From, err, "stop it first")
 	}
-	if err := node.MovePositions(c.From, postgres.NewLogs, moved); err != nil {
+	if err := node.MovePositions(c.From, c.To, moved); err != nil {
 		return err
 	}
 	if err := node.MarkPlace(c.From, c.To); err != nil {

@@ -87,7 +87,8 @@ func TestMoneyByUserAndDay(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A database of the schema before, whose rows have no costs.
+	// A database of the schema before, whose rows have no costs, and of none that followed.
+	server.Exec(url, "DROP TABLE troupe.positions")
 	server.Exec(url, "DROP VIEW troupe.runs")
 	server.Exec(url, "ALTER TABLE troupe.run_rows DROP COLUMN cost_micros, DROP COLUMN unpriced_tokens, DROP COLUMN tree_cost_micros, DROP COLUMN tree_unpriced_tokens")
 	server.Exec(url, "UPDATE troupe.schema SET version = 4")

@@ -5,6 +5,7 @@
 //	troupe.store   one row: format of the store, its node, its secret
 //	troupe.logs    the head of each log: who writes it, and where it ends
 //	troupe.kv      the rows of the logs and of their index, as package store defines them
+//	troupe.positions  how far readers of logs have come, such as webhooks
 //	troupe.runs …  tables for people to query; see docs/sql.md
 //
 // The batches of all logs that wait are one transaction of one round trip: fence, rows, index, tables.
@@ -35,6 +36,7 @@
 //	migrate.go    the schema
 //	move.go       stores between folders and databases
 //	outage.go     times in which the database is away
+//	positions.go  how far readers of logs have come
 //	rebuild.go    the tables from the log
 //	store.go      opening, the secret, the space that users have
 //	tables.go     the tables for people

@@ -39,21 +39,23 @@ type keys struct {
 }
 
 func openKeys(ctx context.Context, c *pgx.ConnConfig) (k keys, err error) {
-	open := func(connections int32) (*pgxpool.Pool, error) {
-		p, err := pgxpool.ParseConfig("")
-		if err != nil {
-			return nil, err
-		}
-		p.ConnConfig = c.Copy()
-		p.MaxConns = connections
-		return pgxpool.NewWithConfig(ctx, p)
-	}
-	if k.gets, err = open(getConnections); err != nil {
+	if k.gets, err = openPool(ctx, c, getConnections); err != nil {
 		return k, err
 	}
-	k.scans, err = open(scanConnections)
+	k.scans, err = openPool(ctx, c, scanConnections)
 	k.patience = loadPatience
 	return k, err
+}
+
+// openPool returns a pool that connects when it is used.
+func openPool(ctx context.Context, c *pgx.ConnConfig, connections int32) (*pgxpool.Pool, error) {
+	p, err := pgxpool.ParseConfig("")
+	if err != nil {
+		return nil, err
+	}
+	p.ConnConfig = c.Copy()
+	p.MaxConns = connections
+	return pgxpool.NewWithConfig(ctx, p)
 }
 
 func (k keys) close() {

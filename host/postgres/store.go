@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/logs"
@@ -61,6 +62,8 @@ type Store struct {
 
 	synchronous atomic.Bool               // commits waited for a standby at the last probe
 	closing     atomic.Pointer[time.Time] // when the node began to stop
+
+	positions *pgxpool.Pool // for positions of readers; nil before Open
 
 	forgotten sync.Mutex // protects Rows.Index, which has the deleted sessions whose rows are left
 
@@ -166,6 +169,9 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	s.keys.away = s.note
+	if s.positions, err = openPool(ctx, s.config, positionConnections); err != nil {
+		return nil, err
+	}
 	s.Rows = store.Rows{KV: s, Index: store.NewIndex(store.IndexConfig{}), Logs: len(s.logs), With: s.withIndex}
 	if err := s.claim(ctx); err != nil {
 		return nil, err
@@ -567,6 +573,9 @@ func (s *Store) Close() error {
 
 func (s *Store) release() {
 	s.keys.close()
+	if s.positions != nil {
+		s.positions.Close()
+	}
 	if s.conn != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 		defer cancel()

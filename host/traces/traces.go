@@ -11,19 +11,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/http"
-	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/logs"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -47,7 +43,8 @@ const (
 	reportEvery   = time.Minute
 	saveEvery     = 2 * time.Second
 
-	positionBytesMax = 1 << 20
+	// positionName is the name of the position of the traces of a log.
+	positionName = "traces"
 )
 
 // Item is an entry of the log that begins or closes spans.
@@ -77,7 +74,7 @@ type Source interface {
 // Options are what Open needs.
 type Options struct {
 	Config
-	Path      string            // of the file
+	Positions logs.Positions    // of the log, which has one by the name positionName
 	Service   string            // name of this server in spans
 	Transport http.RoundTripper // checks addresses; see outbound.NewTransport
 	Egress    upstream.Egress
@@ -127,6 +124,7 @@ type Traces struct {
 	most     int       // spans of the next request, after the collector has refused more as too many; 0: batchMax
 	dirty    bool
 	saved    time.Time
+	unsaved  bool  // the last write of the position failed
 	failing  error // of the last request; nil: it succeeded
 
 	mu    sync.Mutex
@@ -139,48 +137,49 @@ type waiting struct {
 	traced
 }
 
-// position is the content of the file.
+// position is how far a log is sent.
 type position struct {
 	Batch   uint64            `json:"batch"`   // up to which all is sent
 	Parents map[string]string `json:"parents"` // spans of clients by the root runs that began in them
 }
 
-// readPosition returns the content of a file; false if there is none.
-func readPosition(path string) (p position, ok bool, err error) {
-	b, err := disk.ReadFile(path, positionBytesMax)
-	if errors.Is(err, fs.ErrNotExist) {
-		return p, false, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(b, &p)
+// readPosition returns the position of a log; false if there is none.
+func readPosition(from logs.Positions) (p position, ok bool, err error) {
+	b, ok, err := from.Read(positionName)
+	if err == nil && ok {
+		if err = json.Unmarshal(b, &p); err != nil {
+			err = fmt.Errorf("%w; delete %s to continue at the end of the log, without the spans before", err, from.Place(positionName))
+		}
 	}
 	if err != nil {
-		return p, false, fmt.Errorf("position of traces: %s: %w; delete the file to continue at the end of the log, without the spans before", path, err)
+		return p, false, fmt.Errorf("position of traces: %w", err)
 	}
-	return p, true, nil
+	return p, ok, nil
 }
 
-// Batch returns the batch of the log that a file names; false if there is no file.
-func Batch(path string) (batch uint64, ok bool, err error) {
-	p, ok, err := readPosition(path)
+// Batch returns the batch that the position of a log names; false if there is none.
+func Batch(of logs.Positions) (batch uint64, ok bool, err error) {
+	p, ok, err := readPosition(of)
 	return p.Batch, ok, err
 }
 
-// Move writes a file for the logs of a copy of its store, of which the first may have the same path. The argument last
-// has the last batches of these logs at the batch of the file.
-func Move(path string, paths []string, last []uint64) error {
-	p, ok, err := readPosition(path)
-	for log, to := range slices.Backward(paths) {
-		if err != nil || !ok {
-			break
-		}
-		t := Traces{Options: Options{Path: to}, position: position{last[log], p.Parents}} // a run is in one of the logs
-		err = t.save()
+// Move writes the position of a log for the logs of a copy of its store, and removes it. The argument last has the last
+// batches of these logs at the batch of the position.
+func Move(from logs.Positions, to []logs.Positions, last []uint64) error {
+	p, ok, err := readPosition(from)
+	if err != nil || !ok {
+		return err
 	}
-	return err
+	for log, positions := range to {
+		t := Traces{Options: Options{Positions: positions}, position: position{last[log], p.Parents}} // a run is in one of the logs
+		if err := t.save(); err != nil {
+			return err
+		}
+	}
+	return from.Remove(positionName)
 }
 
-// Open reads the file. A new one begins at the end of the log.
+// Open reads the position. Without one, the traces begin at the end of the log.
 func Open(o Options, source Source) (*Traces, error) {
 	t := &Traces{Options: o, source: source, done: make(chan struct{}), changed: source.Changed()}
 	if t.Room == nil {
@@ -191,7 +190,7 @@ func Open(o Options, source Source) (*Traces, error) {
 		return nil, fmt.Errorf("otel.%w", err)
 	}
 	found := false
-	if t.position, found, err = readPosition(o.Path); err != nil {
+	if t.position, found, err = readPosition(o.Positions); err != nil {
 		return nil, err
 	}
 	if end := source.End(); !found || t.position.Batch > end { // new, or the store is an older copy
@@ -248,8 +247,11 @@ func (t *Traces) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			if err := t.save(); err != nil {
+			if err := t.save(); err != nil && !errors.Is(err, logs.ErrNotOwner) {
 				t.Logger.Error("the position of traces cannot be written: after a restart spans are sent again", "error", err.Error())
+			}
+			for i := range t.pending {
+				t.Room.leave(t.pending[i].size())
 			}
 			return
 		case <-report.C:
@@ -290,8 +292,17 @@ func (t *Traces) run(ctx context.Context) {
 			next = left
 		}
 		if t.dirty && time.Since(t.saved) >= saveEvery {
-			if err := t.save(); err != nil {
-				t.Logger.Error("the position of traces cannot be written", "error", err.Error())
+			switch err := t.save(); {
+			case errors.Is(err, logs.ErrNotOwner):
+				t.Logger.Warn("the spans of a log are not sent from here any more: another process has the log, and continues")
+				t.cancel()
+				continue
+			case err != nil && !t.unsaved: // one line for each time that it begins to fail
+				t.Logger.Error("the position of traces cannot be written: it is tried again, and after a restart before then spans are sent again", "error", err.Error())
+				t.unsaved = true
+			case err == nil && t.unsaved:
+				t.Logger.Info("the position of traces is written again")
+				t.unsaved = false
 			}
 		}
 		t.count(func(s *Stats) { s.Waiting = len(t.pending) })
@@ -486,23 +497,12 @@ func (t *Traces) post(ctx context.Context, all []traced) (after time.Duration, e
 	return 0, err
 }
 
-// save writes the file. After a crash it has the former or this content.
+// save writes the position.
 func (t *Traces) save() error {
-	t.saved, t.dirty = time.Now(), false
 	b, err := json.Marshal(t.position)
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.Positions.Write(positionName, b)
 	}
-	f, err := os.CreateTemp(filepath.Dir(t.Path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), t.Path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
+	t.saved, t.dirty = time.Now(), err != nil
 	return err
 }

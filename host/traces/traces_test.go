@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +18,8 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/logs"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -152,7 +153,7 @@ func (c *collector) asked() int {
 func openTraces(t *testing.T, dir string, l *testLog, c *collector, log io.Writer, set ...func(*Options)) *Traces {
 	t.Helper()
 	egress, _ := upstream.NewEgress(upstream.AllowLoopback())
-	o := Options{Config: Config{Endpoint: "http://127.0.0.1:4318/"}, Path: filepath.Join(dir, "traces.json"), Service: "troupe", Transport: c, Egress: egress, Env: os.LookupEnv, Logger: slog.New(slog.NewTextHandler(log, nil))}
+	o := Options{Config: Config{Endpoint: "http://127.0.0.1:4318/"}, Positions: disk.NewPositions(dir, ".json"), Service: "troupe", Transport: c, Egress: egress, Env: os.LookupEnv, Logger: slog.New(slog.NewTextHandler(log, nil))}
 	for _, f := range set {
 		f(&o)
 	}
@@ -237,6 +238,56 @@ func TestRestartContinues(t *testing.T) {
 		if c.got() != 2000 || again != 0 {
 			t.Errorf("got %d spans, %d of them again", c.got(), again)
 		}
+	})
+}
+
+// lostPositions are those of a log that another process takes after a number of writes. One write before fails.
+type lostPositions struct {
+	disk.Positions
+	left, failing, refused int
+}
+
+func (p *lostPositions) Write(name string, value []byte) error {
+	p.left--
+	switch {
+	case p.left == p.failing:
+		return errors.New("the database is away")
+	case p.left < 0:
+		p.refused++
+		return logs.ErrNotOwner
+	}
+	return p.Positions.Write(name, value)
+}
+
+// A position that could not be written is tried again, and a process that has lost its log stops to send its spans.
+func TestFormerOwnerStops(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l, c, log := &testLog{changed: make(chan struct{}, 1)}, &collector{spans: map[string]int{}}, &bytes.Buffer{}
+		c.set(200, 0)
+		p := &lostPositions{disk.NewPositions(dir, ".json"), 3, 1, 0} // at the start, one that fails, and the same again
+		traces := openTraces(t, dir, l, c, log, func(o *Options) { o.Positions = p })
+		l.end(5)
+		<-time.After(time.Minute)
+		if b, ok, err := p.Read(positionName); err != nil || !ok || !strings.Contains(string(b), `"batch":5`) {
+			t.Errorf("position %s, %v, %v", b, ok, err)
+		}
+		l.end(1) // is sent, and then the write is refused
+		<-time.After(time.Minute)
+		for range 20 {
+			l.end(10)
+			<-time.After(time.Minute)
+		}
+		synctest.Wait()
+		if c.got() != 6 || p.refused == 0 || p.refused > 2 {
+			t.Errorf("%d spans were sent, %d writes refused", c.got(), p.refused)
+		}
+		for _, line := range []string{"cannot be written", "is written again", "another process has the log"} {
+			if n := strings.Count(log.String(), line); n != 1 {
+				t.Errorf("%d lines with %q, want 1: %s", n, line, log)
+			}
+		}
+		traces.Close()
 	})
 }
 
@@ -331,13 +382,17 @@ func TestSpansInMemoryAreBounded(t *testing.T) {
 			l.end(100)
 			<-time.After(10 * time.Minute)
 			s := traces.Stats()
+			counted := traces.Room.bytes.Load()
 			traces.Close()
 			size := 0
 			for i := range traces.pending {
 				size += traces.pending[i].size()
 			}
-			if len(traces.pending) == 0 || len(traces.pending) > pendingMax || size > pendingSize || size != int(traces.Room.bytes.Load()) || s.Dropped == 0 {
-				t.Errorf("%s: %d spans of %d bytes (counted: %d) wait, %+v", name, len(traces.pending), size, traces.Room.bytes.Load(), s)
+			if len(traces.pending) == 0 || len(traces.pending) > pendingMax || size > pendingSize || size != int(counted) || s.Dropped == 0 {
+				t.Errorf("%s: %d spans of %d bytes (counted: %d) wait, %+v", name, len(traces.pending), size, counted, s)
+			}
+			if spans, bytes := traces.Room.spans.Load(), traces.Room.bytes.Load(); spans != 0 || bytes != 0 {
+				t.Errorf("%s: %d spans of %d bytes have not left the room of the other logs", name, spans, bytes)
 			}
 			if c.bytes > 2*batchBytes {
 				t.Errorf("%s: a request has %d bytes", name, c.bytes)

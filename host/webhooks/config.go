@@ -27,7 +27,7 @@ const (
 
 // Config has the settings of a webhook, a table [[webhook]] of the configuration.
 type Config struct {
-	// name of the webhook in metrics and logs, and of its file
+	// name of the webhook in metrics and logs, and of its position
 	Name string `toml:"name"`
 	// address of the receiver, or the environment variable with it, if the address is a secret
 	URL    string `toml:"url"`

@@ -4,20 +4,12 @@ package webhooks
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
 
-	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/logs"
 )
 
-// positionBytesMax is the maximum size of the file of a webhook: Window deliveries, and one for each MCP server.
-const positionBytesMax = 4 << 20
-
-// position is how far a webhook has come, the content of its file.
+// position is how far a webhook has come in a log. It is bounded by Window, and has an entry for each MCP server.
 type position struct {
 	// Batch is the last batch of the log up to which all notices are delivered.
 	Batch uint64 `json:"batch"`
@@ -29,9 +21,9 @@ type position struct {
 	Owed   []owed            `json:"owed,omitempty"`
 }
 
-// Batches returns the batches of a log that the files in a folder name.
-func Batches(dir string) (all []uint64, err error) {
-	err = eachPosition(dir, func(_ string, p *position) error {
+// Batches returns the batches of a log that its positions name.
+func Batches(of logs.Positions) (all []uint64, err error) {
+	err = eachPosition(of, func(_ string, p *position) error {
 		all = append(all, p.Batch)
 		for _, batch := range p.Delivered {
 			all = append(all, batch)
@@ -41,11 +33,11 @@ func Batches(dir string) (all []uint64, err error) {
 	return all, err
 }
 
-// Move writes the files of a folder for the logs of a copy of its store, each into one of the folders dirs, of which the
-// first may be the folder itself. The callback moved returns the last batches of these logs at a batch.
-func Move(dir string, dirs []string, moved func(batch uint64) []uint64) error {
-	return eachPosition(dir, func(name string, p *position) error {
-		for log, to := range slices.Backward(dirs) {
+// Move writes the positions of a log for the logs of a copy of its store, and removes them. The callback moved returns
+// the last batches of these logs at a batch.
+func Move(from logs.Positions, to []logs.Positions, moved func(batch uint64) []uint64) error {
+	return eachPosition(from, func(name string, p *position) error {
+		for log, positions := range to {
 			of := position{Batch: moved(p.Batch)[log], Delivered: map[string]uint64{}}
 			for id, batch := range p.Delivered { // each is in one of the logs
 				of.Delivered[id] = moved(batch)[log]
@@ -54,34 +46,24 @@ func Move(dir string, dirs []string, moved func(batch uint64) []uint64) error {
 				of.Offers, of.Owed = p.Offers, p.Owed
 			}
 			of.prune()
-			err := os.MkdirAll(to, 0o700)
-			if err == nil {
-				err = of.write(filepath.Join(to, name))
-			}
-			if err != nil {
-				return fmt.Errorf("position of a webhook: %w", err)
+			if err := positions.Write(name, mustJSON(&of)); err != nil {
+				return fmt.Errorf("position of webhook %s: %w", name, err)
 			}
 		}
-		return nil
+		return from.Remove(name)
 	})
 }
 
-// eachPosition passes the names and the contents of the files in a folder to a function.
-func eachPosition(dir string, each func(name string, p *position) error) error {
-	files, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, f := range files {
+// eachPosition passes the names and the positions of webhooks to a function.
+func eachPosition(of logs.Positions, each func(name string, p *position) error) error {
+	names, err := of.Names()
+	for _, name := range names {
 		if err != nil {
 			break
 		}
-		if f.IsDir() || filepath.Ext(f.Name()) != fileType {
-			continue
-		}
-		var p position
-		if p, _, err = readPosition(filepath.Join(dir, f.Name())); err == nil {
-			err = each(f.Name(), &p)
+		p, ok, failed := readPosition(of, name)
+		if err = failed; err == nil && ok {
+			err = each(name, &p)
 		}
 	}
 	return err
@@ -103,33 +85,16 @@ func (p *position) prune() {
 	}
 }
 
-// readPosition returns the content of a file; false if there is none.
-func readPosition(path string) (p position, ok bool, err error) {
-	b, err := disk.ReadFile(path, positionBytesMax)
-	if errors.Is(err, fs.ErrNotExist) {
-		return p, false, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(b, &p)
-	}
-	if err != nil {
-		return p, false, fmt.Errorf("position of a webhook: %s: %w; delete the file to continue at the end of the log, without the notices before", path, err)
-	}
-	return p, true, nil
-}
-
-// write replaces the content of a file. After a crash the file has the former or this content.
-func (p *position) write(path string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(mustJSON(p))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+// readPosition returns the position of a webhook; false if there is none.
+func readPosition(from logs.Positions, name string) (p position, ok bool, err error) {
+	b, ok, err := from.Read(name)
+	if err == nil && ok {
+		if err = json.Unmarshal(b, &p); err != nil {
+			err = fmt.Errorf("%w; delete %s to continue at the end of the log, without the notices before", err, from.Place(name))
+		}
 	}
 	if err != nil {
-		_ = os.Remove(f.Name())
+		return p, false, fmt.Errorf("position of webhook %s: %w", name, err)
 	}
-	return err
+	return p, ok, nil
 }

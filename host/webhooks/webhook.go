@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/logs"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -34,7 +36,8 @@ const (
 	retryMin      = time.Second
 	retryMax      = 5 * time.Minute
 	retryAfterMax = time.Hour
-	savePeriod    = 200 * time.Millisecond // minimum time between two writes of the position
+	savePeriod    = 200 * time.Millisecond // minimum time between two writes of the position, over all logs
+	saveAgain     = 2 * time.Second        // likewise, after one that failed
 	idlePeriod    = 5 * time.Second        // likewise, if it moves without deliveries
 	busyPeriod    = 50 * time.Millisecond  // until a place for a request is looked for again
 	closeTimeout  = 3 * time.Second        // for requests that are under way
@@ -46,7 +49,6 @@ const (
 type webhook struct {
 	config Config
 	target target
-	path   string
 	set    *Webhooks
 	room   *Room
 	log    *slog.Logger
@@ -55,6 +57,9 @@ type webhook struct {
 	position position
 	dirty    bool
 	saved    time.Time
+	turn     time.Time              // at which the position is written; zero: there is nothing to write
+	unsaved  bool                   // the last write failed
+	lost     bool                   // another process has the log
 	read     uint64                 // batch up to which the log was read
 	open     map[string][]*delivery // by object, in order
 	count    int                    // of open deliveries
@@ -95,8 +100,11 @@ func (w *webhook) run(ctx context.Context, source Source) {
 	defer offers.Stop()
 	w.notice(source)
 	for {
-		w.refill(ctx, source)
-		next := w.send()
+		next := idlePeriod
+		if ctx.Err() == nil {
+			w.refill(ctx, source)
+			next = w.send()
+		}
 		next = min(next, w.save(false))
 		w.publish()
 		timer.Reset(next)
@@ -116,6 +124,7 @@ func (w *webhook) run(ctx context.Context, source Source) {
 			}
 			w.save(true)
 			w.publish()
+			w.room.open.Add(-int64(w.count)) // for the logs that stay
 			return
 		}
 	}
@@ -292,23 +301,45 @@ func (w *webhook) drop(d *delivery) {
 	w.move()
 }
 
-// save writes the position if it has changed and was not written just before, or if it must be written now. It
-// returns the time until the next write.
+// save writes the position if it has changed and it is its turn, or if it must be written now. It returns the time
+// until the next write. All deliveries of the log end if another process has it.
 func (w *webhook) save(now bool) (next time.Duration) {
-	if !w.dirty {
+	if !w.dirty || w.lost {
 		return idlePeriod
 	}
-	period := savePeriod
-	if w.count == 0 && len(w.position.Delivered) == 0 && len(w.position.Owed) == 0 { // nothing but the batch has changed
-		period = idlePeriod
+	if w.turn.IsZero() && !now {
+		period := savePeriod
+		switch {
+		case w.unsaved:
+			period = saveAgain
+		case w.count == 0 && len(w.position.Delivered) == 0 && len(w.position.Owed) == 0: // nothing but the batch has changed
+			period = idlePeriod
+		}
+		if left := period - w.now().Sub(w.saved); left > 0 {
+			return left
+		}
+		w.turn = w.room.turn(w.now())
 	}
-	if left := period - w.now().Sub(w.saved); left > 0 && !now {
+	if left := w.turn.Sub(w.now()); left > 0 && !now {
 		return left
 	}
-	w.saved = w.now()
-	if err := w.position.write(w.path); err != nil {
-		w.log.Error("the position of a webhook cannot be written: after a restart deliveries are repeated", "error", err.Error())
-		return period
+	err := w.set.positions.Write(w.config.Name, mustJSON(&w.position))
+	w.saved, w.turn = w.now(), time.Time{}
+	switch {
+	case errors.Is(err, logs.ErrNotOwner):
+		w.lost = true
+		w.log.Warn("the deliveries of a webhook end here: another process has the log, and continues them")
+		w.set.cancel()
+		return idlePeriod
+	case err != nil:
+		if !w.unsaved { // one line for each time that it begins to fail
+			w.log.Error("the position of a webhook cannot be written: it is tried again, and after a restart before then deliveries are repeated", "error", err.Error())
+		}
+		w.unsaved = true
+		return saveAgain
+	case w.unsaved:
+		w.unsaved = false
+		w.log.Info("the position of a webhook is written again")
 	}
 	w.dirty = false
 	return idlePeriod

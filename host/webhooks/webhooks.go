@@ -8,20 +8,19 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/troupe-run/troupe/host/logs"
 	"github.com/troupe-run/troupe/upstream"
 )
 
 // Options are what the webhooks of a node share.
 type Options struct {
 	Webhooks  []Config
-	Dir       string            // folder of the files of webhooks
+	Positions logs.Positions    // of the log, by the name of a webhook
 	Transport http.RoundTripper // checks addresses; see outbound.NewTransport
 	Egress    upstream.Egress
 	Mark      string // of this server, in upstream.EgressHeader
@@ -45,11 +44,29 @@ func (r Rooms) of(name string) *Room {
 }
 
 // Room is the room for deliveries and requests of a webhook.
-type Room struct{ open, sending atomic.Int64 }
+type Room struct {
+	open, sending atomic.Int64
+
+	mu   sync.Mutex
+	next time.Time // from which its position may be written again, for any log
+}
+
+// turn returns the time at which the position of the webhook is written for one more log.
+func (r *Room) turn(now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next.Before(now) {
+		r.next = now
+	}
+	at := r.next
+	r.next = at.Add(savePeriod)
+	return at
+}
 
 // Webhooks delivers notices.
 type Webhooks struct {
 	transport http.RoundTripper
+	positions logs.Positions
 	mark      string
 	source    Source
 	all       []*webhook
@@ -63,13 +80,13 @@ type Webhooks struct {
 	needed map[*webhook]uint64 // last batch of the log that the webhook does not need
 }
 
-// Open opens the files of webhooks. One that is new begins at the end of the log. Files of webhooks that are not
-// configured are deleted.
+// Open reads the positions of webhooks. One that is new begins at the end of the log. Positions of webhooks that are
+// not configured are removed.
 func Open(o Options, source Source) (*Webhooks, error) {
 	if err := Check(o.Webhooks, o.Env, o.Egress); err != nil {
 		return nil, err
 	}
-	s := &Webhooks{transport: o.Transport, mark: o.Mark, source: source, needed: map[*webhook]uint64{}}
+	s := &Webhooks{transport: o.Transport, positions: o.Positions, mark: o.Mark, source: source, needed: map[*webhook]uint64{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.requests, s.abort = context.WithCancel(context.Background())
 	if err := s.clean(&o); err != nil {
@@ -80,15 +97,15 @@ func Open(o Options, source Source) (*Webhooks, error) {
 		if err != nil {
 			return nil, err
 		}
-		w := &webhook{config: c, target: t, path: filepath.Join(o.Dir, c.Name+fileType), set: s, room: o.Rooms.of(c.Name), log: o.Logger.With("webhook", c.Name), now: time.Now,
+		w := &webhook{config: c, target: t, set: s, room: o.Rooms.of(c.Name), log: o.Logger.With("webhook", c.Name), now: time.Now,
 			open: map[string][]*delivery{}, ended: make(chan *delivery, sendingMax), stats: Stats{Name: c.Name}}
-		p, ok, err := readPosition(w.path)
+		p, ok, err := readPosition(o.Positions, c.Name)
 		if err != nil {
 			return nil, err
 		}
 		if end := source.End(); !ok || p.Batch > end { // new, or the store is an older copy
 			p.Batch, p.Delivered = end, nil
-			if err := p.write(w.path); err != nil {
+			if err := o.Positions.Write(c.Name, mustJSON(&p)); err != nil {
 				return nil, fmt.Errorf("position of webhook %s: %w", c.Name, err)
 			}
 		}
@@ -102,29 +119,18 @@ func Open(o Options, source Source) (*Webhooks, error) {
 	return s, nil
 }
 
-// fileType ends the names of the files of webhooks.
-const fileType = ".json"
-
-// clean creates the folder, and deletes files that belong to no webhook.
+// clean removes positions that belong to no webhook.
 func (s *Webhooks) clean(o *Options) error {
-	if len(o.Webhooks) > 0 {
-		if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-			return fmt.Errorf("folder of webhooks: %w", err)
-		}
-	}
-	files, err := os.ReadDir(o.Dir)
+	names, err := o.Positions.Names()
 	if err != nil {
-		return nil // there is none
+		return fmt.Errorf("positions of webhooks: %w", err)
 	}
-	names := map[string]bool{}
-	for _, c := range o.Webhooks {
-		names[c.Name+fileType] = true
-	}
-	for _, f := range files {
-		if !names[f.Name()] && (strings.HasSuffix(f.Name(), fileType) || strings.HasPrefix(f.Name(), ".new-")) {
-			if err := os.Remove(filepath.Join(o.Dir, f.Name())); err != nil {
-				return fmt.Errorf("folder of webhooks: %w", err)
-			}
+	for _, name := range names {
+		if slices.ContainsFunc(o.Webhooks, func(c Config) bool { return c.Name == name }) {
+			continue
+		}
+		if err := o.Positions.Remove(name); err != nil {
+			return fmt.Errorf("positions of webhooks: %w", err)
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/host/webhooks"
 	"github.com/troupe-run/troupe/runs"
@@ -144,7 +145,7 @@ func openIn(t *testing.T, dir string, s *source, c webhooks.Config, rooms webhoo
 		t.Fatal(err)
 	}
 	c.Name, c.SecretEnv = "ops", "SECRET"
-	return webhooks.Open(webhooks.Options{Webhooks: []webhooks.Config{c}, Dir: filepath.Join(dir, "webhooks"), Transport: transport, Egress: egress,
+	return webhooks.Open(webhooks.Options{Webhooks: []webhooks.Config{c}, Positions: disk.NewPositions(filepath.Join(dir, "webhooks"), ".json"), Transport: transport, Egress: egress,
 		Env: func(string) (string, bool) { return secret, true }, Logger: slog.New(slog.DiscardHandler), Rooms: rooms}, s)
 }
 

@@ -10,7 +10,6 @@ import (
 	"math"
 	"net/http"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/troupe-run/troupe/actor"
@@ -21,17 +20,6 @@ import (
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
-
-// webhooksFolder is the folder in a data folder with the files of webhooks.
-const webhooksFolder = "webhooks"
-
-// webhooksDir returns the folder with the files of webhooks of a log.
-func webhooksDir(data string, log int) string {
-	if log == 0 {
-		return filepath.Join(data, webhooksFolder)
-	}
-	return filepath.Join(data, webhooksFolder, fmt.Sprintf("log-%d", log))
-}
 
 // logHooks are the webhooks of a node, by the log whose notices they deliver; nil if it has none. All notices of a
 // run are of one log.
@@ -48,7 +36,7 @@ func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog
 	}
 	rooms := webhooks.Rooms{}
 	for n := range log.Count() {
-		o := webhooks.Options{Webhooks: c.Webhooks, Dir: webhooksDir(c.Data, n), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Rooms: rooms}
+		o := webhooks.Options{Webhooks: c.Webhooks, Positions: webhookPositions(c, s, n), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Rooms: rooms}
 		from := &notices{store: s, end: log.Ends()[n], selected: log.Select(n, (*store.Entry).MayNote)}
 		if n == 0 {
 			from.offers = c.Offers // which are in no log

@@ -23,6 +23,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/logs"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/host/postgres"
 	"github.com/troupe-run/troupe/host/traces"
@@ -70,6 +71,12 @@ func (b *inbox) received() (ids []string, spans int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.ids), b.spans
+}
+
+func (b *inbox) set(away bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.away = away
 }
 
 // sharedNode is a node of a cluster whose store has several logs.
@@ -262,8 +269,8 @@ func TestPostgresNodeWithSeveralLogs(t *testing.T) {
 	}
 	y, err = postgres.Examine(again, nil)
 	same("the copy in another database", y, err)
-	if files, err := filepath.Glob(filepath.Join(data, "webhooks", "log-*", "ops.json")); err != nil || len(files) != logs-1 {
-		t.Errorf("files of the webhook: %v, %v", files, err)
+	if files, err := filepath.Glob(filepath.Join(data, "[wt]*")); err != nil || len(files) != 0 {
+		t.Errorf("files of webhooks and traces beside the database: %v, %v", files, err)
 	}
 }
 
@@ -276,17 +283,12 @@ func TestPostgresContinuesDeliveries(t *testing.T) {
 	for i := range sessions {
 		all = append(all, fmt.Sprintf("s-%d", i))
 	}
-	away := func(away bool) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.away = away
-	}
 	n := openHooked(t, "", data, b, nil)
 	want := n.fail(all...)
 	until(t, "each failure is delivered", func() bool { ids, _ := b.received(); return len(ids) == sessions })
 	until(t, "their spans are sent", func() bool { _, spans := b.received(); return spans >= sessions && n.traces.stats().Waiting == 0 })
 	_, before := b.received()
-	away(true)
+	b.set(true)
 	want = append(want, n.fail(all...)...)
 	slices.Sort(want)
 	n.close()
@@ -297,13 +299,16 @@ func TestPostgresContinuesDeliveries(t *testing.T) {
 	}
 	_, moved, err := postgres.FromFolder(url, data, batches, nil, nil)
 	if err == nil {
-		err = errors.Join(MovePositions(data, postgres.NewLogs, moved), MarkPlace(data, url))
+		err = errors.Join(MovePositions(data, url, moved), MarkPlace(data, url))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	away(false)
-	n = openHooked(t, url, data, b, nil)
+	if left, err := filepath.Glob(filepath.Join(data, "*", "*.json")); err != nil || len(left) != 0 {
+		t.Errorf("positions beside the database: %v, %v", left, err)
+	}
+	b.set(false)
+	n = openHooked(t, url, filepath.Join(t.TempDir(), "other"), b, nil)
 	until(t, "the rest is delivered", func() bool { ids, _ := b.received(); return len(ids) >= 2*sessions })
 	until(t, "the rest of the spans is sent", func() bool { _, spans := b.received(); return spans >= 2*before })
 	want = append(want, n.fail("s-1", "s-2")...)
@@ -319,4 +324,45 @@ func TestPostgresContinuesDeliveries(t *testing.T) {
 			t.Errorf("delivery %s, want that of %s", ids[i], want[i])
 		}
 	}
+}
+
+// A process with another folder continues the deliveries of each log where the one before ended, and one that gets the
+// logs back continues where the other ended: each notice is delivered once.
+func TestPostgresOtherFolderContinuesDeliveries(t *testing.T) {
+	const sessions, logs = 12, 5
+	url, b := postgrestest.Start(t).Database(), newInbox(t)
+	var all []string
+	for i := range sessions {
+		all = append(all, fmt.Sprintf("s-%d", i))
+	}
+	want := 0
+	received := func(when string) {
+		t.Helper()
+		until(t, when+": all are delivered", func() bool { ids, spans := b.received(); return len(ids) >= want && spans >= want })
+		ids, _ := b.received()
+		if n := len(ids); n != want || len(slices.Compact(ids)) != want {
+			t.Errorf("%s: %d deliveries, %d different, want %d", when, n, len(slices.Compact(ids)), want)
+		}
+	}
+	folders := []string{filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "data")}
+	for round := range 4 {
+		when := fmt.Sprintf("process %d", round+1)
+		n := openShared(t, url, folders[round%2], logs, b)
+		received(when + " at first")
+		want += len(n.fail(all...))
+		received(when)
+		b.set(true)
+		want += len(n.fail(all...)) // which the next process delivers
+		n.end()
+		b.set(false)
+	}
+}
+
+func TestPostgresPositions(t *testing.T) {
+	server := postgrestest.Start(t)
+	n := openShared(t, server.Database(), t.TempDir(), 2, newInbox(t))
+	defer n.end()
+	s := n.store.(*postgres.Store)
+	testPositions(t, func(kind string, log int) logs.Positions { return s.Positions("test "+kind, log) })
+	testTakeOver(t, s.Positions("taken over", 0))
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/logs"
@@ -15,17 +14,6 @@ import (
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
-
-// tracesFile is the file in a data folder with the position of traces.
-const tracesFile = "traces.json"
-
-// tracesPath returns the path of the file of the traces of a log.
-func tracesPath(data string, log int) string {
-	if log == 0 {
-		return filepath.Join(data, tracesFile)
-	}
-	return filepath.Join(data, fmt.Sprintf("traces-%d.json", log))
-}
 
 // logTraces are the traces of a node, by the log from which they send spans; nil if it sends none.
 type logTraces []*traces.Traces
@@ -41,7 +29,7 @@ func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.L
 	}
 	room := &traces.Room{}
 	for n := range log.Count() {
-		t, err := traces.Open(traces.Options{Config: c.Traces, Path: tracesPath(c.Data, n), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Room: room},
+		t, err := traces.Open(traces.Options{Config: c.Traces, Positions: tracePositions(c, s, n), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Room: room},
 			&spanLog{store: s, end: log.Ends()[n], selected: log.Select(n, (*store.Entry).MayTrace)})
 		if err != nil {
 			return nil, err
