@@ -339,9 +339,9 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// DecodeEnd decodes the last event of a run, of which a server may show a part: to the user of an app it shows the code of
-// a refusal and no text. Members may be absent or in another order, and unknown ones are ignored.
-func DecodeEnd(b []byte) (Event, error) {
+// DecodePart decodes an event of which a server may show a part: to the user of an app it shows the code of a refusal and no
+// text, and of most events only the type. Members may be absent or in another order, and unknown ones are ignored.
+func DecodePart(b []byte) (Event, error) {
 	if len(b) > EventBytesMax {
 		return Event{}, fmt.Errorf("event: %d bytes are over %d", len(b), EventBytesMax)
 	}
@@ -350,8 +350,8 @@ func DecodeEnd(b []byte) (Event, error) {
 		return Event{}, fmt.Errorf("event: %s", describeJSONError(err))
 	}
 	e, err := l.event()
-	if err == nil && (e.Run.IsZero() || e.Seq == 0 || !e.Type.Ends()) {
-		err = fmt.Errorf("want the last event of a run, got type %.40q", l.Type)
+	if err == nil && (e.Run.IsZero() || e.Seq == 0 || e.Type == 0) {
+		err = fmt.Errorf("want the run, the number and the type of an event, got type %.40q", l.Type)
 	}
 	if err != nil {
 		return Event{}, fmt.Errorf("event: %w", err)
@@ -500,7 +500,7 @@ func (l *refusalJSON) refusal() (*actor.Refusal, error) {
 	}
 	r := &actor.Refusal{Detail: l.Detail, Field: l.Field, Code: l.Reported, Operation: l.Operation}
 	var err error
-	if parseInto(&err, &r.Reason, l.Reason, parseReason); l.Reason == "" { // see DecodeEnd
+	if parseInto(&err, &r.Reason, l.Reason, parseReason); l.Reason == "" { // see DecodePart
 		parseInto(&err, &r.Reason, l.Code, parseCode)
 	}
 	parseInto(&err, &r.Scope, l.Scope, parseScope)

@@ -644,19 +644,22 @@ func TestFrameCheckRejectsNameAndID(t *testing.T) {
 	}
 }
 
-// The last event of a run is read although the server shows a part of it, in another order.
-func TestDecodeEndOfPart(t *testing.T) {
+// An event is read although the server shows a part of it, in another order.
+func TestDecodePart(t *testing.T) {
 	const head = `{"run_id":"0190d5b2-7c3e-7000-8000-000000000001","seq":3,"event_id":"x","ts":"2026-01-01T00:00:00.000000000Z","type":`
 	for text, want := range map[string]string{
 		head + `"run_failed","payload":{"error":{"code":"agent_busy","retry_after_ms":3000,"type":"AgentBusy"}}}`: "run_failed Busy 3s",
 		head + `"run_cancelled","payload":{"error":{"type":"Failed","code":"cancelled"},"new":1}}`:                "run_cancelled Stopped 0s",
 		head + `"run_done","payload":{"text":"x","status":"succeeded"}}`:                                          "run_done",
 		head + `"run_failed","payload":{"error":{"code":"nonsense"}}}`:                                            "nonsense",
-		head + `"run_started","payload":{}}`:                                                                      "want the last event",
-		`{"seq":3,"type":"run_done"}`:                                                                             "want the last event",
-		`{`:                                                                                                       "unexpected EOF",
+		head + `"run_started","payload":{}}`:                                                                      "run_started",
+		head + `"agent_stream_delta","payload":{"text":"x"}}`:                                                     "agent_stream_delta",
+		head + `"of_a_later_version","payload":{}}`:                                                               "of_a_later_version",
+		`{"seq":3,"type":"run_done"}`:                                                                             "want the run, the number and the type",
+		`{"run_id":"0190d5b2-7c3e-7000-8000-000000000001","seq":3}`:                                               "want the run, the number and the type",
+		`{`: "unexpected EOF",
 	} {
-		e, err := DecodeEnd([]byte(text))
+		e, err := DecodePart([]byte(text))
 		got := fmt.Sprint(err)
 		if err == nil {
 			if got = e.Type.String(); e.Refusal != nil {

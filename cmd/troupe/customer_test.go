@@ -40,6 +40,8 @@ func TestCommandsOfCustomers(t *testing.T) {
 	program(0, []string{"FAILED: " + notAnswered}, "runs", "show", id)
 	program(exitFailed, []string{"budget_exceeded: " + notAnswered + " (see: "}, "call", "broken", `use user.ask {"question":"x"}`, "--stream")
 	program(exitFailed, []string{`"type":"run_failed"`, `"error":{"code":"budget_exceeded"`, "budget_exceeded: " + notAnswered}, "call", "broken", `use user.ask {"question":"x"}`, "--stream", "--json")
+	program(0, []string{`"seq":1,`, `"type":"user_input"`, `"type":"run_started"`, `"type":"run_done"`}, "call", "concierge", "say hello", "--stream", "--json")
+	program(0, []string{"hello\n"}, "call", "concierge", "say hello", "--stream")
 	program(exitFailed, []string{"forbidden: a repeat needs", "troupe call AGENT TEXT"}, "runs", "repeat", id)
 	program(0, []string{"concierge 2 messages"}, "sessions", "list")
 }

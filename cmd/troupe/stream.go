@@ -99,7 +99,7 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 		for _, f := range frames {
 			e, err := runs.Decode([]byte(f.Data))
 			if err != nil { // the user of an app sees a part of an event
-				e, err = runs.DecodeEnd([]byte(f.Data))
+				e, err = runs.DecodePart([]byte(f.Data))
 			}
 			if err != nil {
 				continue // a control frame, or an event of a later version
@@ -126,6 +126,7 @@ type answerPrinter struct {
 	answer  runs.AnswerText
 	midLine bool         // the last text printed did not end its line
 	holder  actor.CallID // run below whose approval was the last one required
+	invoked bool         // an external agent answers
 	flags   UserFlags
 }
 
@@ -133,8 +134,25 @@ type answerPrinter struct {
 // error.
 func (t *answerPrinter) render(e *runs.Event) (text, note string) {
 	shown := ""
-	if e.Type == runs.RunDone {
+	switch e.Type { // the user of an app sees no more than the type of most events
+	case runs.RunDone:
 		shown = t.answer.Text()
+	case runs.AgentInvokeStarted:
+		t.invoked = true
+	case runs.LLMCallStarted:
+		if e.Name == "" && t.invoked { // a request of the external agent, whose answer goes on
+			return "", ""
+		}
+	case runs.ApprovalRequired:
+		if e.Approval == "" {
+			text = t.endLine()
+			t.midLine = false
+			return text, fmt.Sprintf("run %s waits for a person; to see its state:\n  %s", e.Run, t.flags.hint("runs show", []string{e.Run.String()}))
+		}
+	case runs.AgentStateChanged, runs.WaitOpened, runs.ApprovalDecision, runs.ApprovalExpired, runs.RunPaused:
+		if e.Name == "" {
+			return "", ""
+		}
 	}
 	current := t.answer.Apply(e)
 	switch e.Type {

@@ -55,6 +55,8 @@ func TestAnswerPrinter(t *testing.T) {
 			"waits for the approval of pay (pays 5); to see its arguments, to approve or to reject it:"},
 		{"decision", numberEvents(runs.Event{Type: runs.ApprovalDecision, Name: "pay", Kind: "REJECTED", Principal: "bob", Step: 2, Approval: "ap_x"}), "", "pay: REJECTED by bob"},
 		{"expired approval", numberEvents(runs.Event{Type: runs.ApprovalExpired, Name: "pay", Text: "late", Step: 2, Approval: "ap_x"}), "", "pay: the approval has expired: late"},
+		{"part of an approval", numberEvents(streamDelta(0, "Hm"), runs.Event{Type: runs.RunPaused}, runs.Event{Type: runs.ApprovalRequired}, runs.Event{Type: runs.ApprovalDecision}, runs.Event{Type: runs.WaitOpened}, runDone("Hm")), "Hm\n\n", "waits for a person; to see its state:"},
+		{"parts of an external agent", numberEvents(runs.Event{Type: runs.AgentInvokeStarted}, streamDelta(0, "He"), runs.Event{Type: runs.LLMCallStarted}, streamDelta(0, "llo"), runDone("Hello")), "Hello\n", ""},
 		{"waiting run", numberEvents(streamDelta(1, "Hm"), runs.Event{Type: runs.WaitOpened, Name: "go", Step: 2, Until: 9}), "Hm\n", "waits for the signal go; to continue:"},
 	} {
 		var teller answerPrinter
