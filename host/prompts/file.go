@@ -201,6 +201,7 @@ func (s *Store) load(f *file) {
 // append adds a record to the file of its session. s.files is held.
 func (s *Store) append(of *recording, r *Record, request []byte) error {
 	files := s.filesOf(prefixOf(s.Dir, of.owner.Tenant, sessionOf(of.owner)))
+	delete(s.noted, files.prefix)
 	if !files.read {
 		for _, f := range files.all {
 			s.load(f)

@@ -112,6 +112,8 @@ type Store struct {
 	sum   atomic.Int64             // bytes of all files
 	evict int64                    // bytes at which files are removed
 	most  int                      // runs at which files are removed
+	// sessions that Forgetting has noted and for which no record was written since, by the begin of their paths
+	noted map[string]struct{}
 	// bytes of a session at which its oldest file is removed
 	session int64
 }
@@ -144,7 +146,7 @@ func Open(o Options) (*Store, error) {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	s := &Store{Options: o, redact: redact, wake: make(chan struct{}, 1), done: make(chan struct{}), open: map[*recording]struct{}{}, progress: make(chan struct{}), known: map[string]*sessionFiles{}, evict: BytesMax, most: RunsMax, session: SessionBytesMax}
+	s := &Store{Options: o, redact: redact, wake: make(chan struct{}, 1), done: make(chan struct{}), open: map[*recording]struct{}{}, progress: make(chan struct{}), known: map[string]*sessionFiles{}, noted: map[string]struct{}{}, evict: BytesMax, most: RunsMax, session: SessionBytesMax}
 	if err := s.scan(); err != nil {
 		return nil, fmt.Errorf("prompts %s: %w", o.Dir, err)
 	}
@@ -213,10 +215,19 @@ func (s *Store) end(r *recording, x *outbound.Recorded) {
 // may no longer have records of the session, which older copies have. If it is killed before the deletion, the session
 // stays, without the records of older copies.
 func (s *Store) Forgetting(tenant, session string) {
-	if s != nil {
-		s.noteDeleted(prefixOf(s.Dir, tenant, session), s.now())
+	if s == nil {
+		return
+	}
+	s.files.Lock()
+	defer s.files.Unlock()
+	prefix := prefixOf(s.Dir, tenant, session)
+	if s.noteDeleted(prefix, s.now()) && len(s.noted) < notedMax {
+		s.noted[prefix] = struct{}{}
 	}
 }
+
+// notedMax bounds the sessions that are being deleted of which the store knows that Forget need not note them again.
+const notedMax = 1024
 
 // Forget removes the records of a session, also of requests that are under way. The session was deleted from the log
 // before, after Forgetting.
@@ -236,9 +247,12 @@ func (s *Store) Forget(tenant, session string) {
 	}
 	s.mu.Unlock()
 	prefix := prefixOf(s.Dir, tenant, session)
-	s.noteDeleted(prefix, s.now())
 	s.files.Lock()
 	defer s.files.Unlock()
+	if _, same := s.noted[prefix]; !same { // a backup may have records that were written since Forgetting
+		s.noteDeleted(prefix, s.now())
+	}
+	delete(s.noted, prefix)
 	if of := s.known[prefix]; of != nil {
 		for _, f := range slices.Clone(of.all) {
 			for _, r := range f.runs {
@@ -294,14 +308,17 @@ func (s *Store) flush(ctx context.Context) error {
 	}
 }
 
-// noteDeleted notes that the session with a prefix was deleted, with its records up to a time.
-func (s *Store) noteDeleted(prefix string, upto time.Time) {
+// noteDeleted notes that the session with a prefix was deleted, with its records up to a time. It reports whether that is
+// noted. s.files is held.
+func (s *Store) noteDeleted(prefix string, upto time.Time) bool {
 	if s.Deletions == nil {
-		return
+		return false
 	}
-	if err := s.Deletions.Deleted(nameOf(prefix), upto); err != nil {
+	err := s.Deletions.Deleted(nameOf(prefix), upto)
+	if err != nil {
 		s.Logger.Error("a restored backup may have the recorded prompts of a deleted session", "error", err.Error())
 	}
+	return err == nil
 }
 
 // run writes records, and removes those whose time has come.

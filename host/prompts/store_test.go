@@ -5,6 +5,7 @@ package prompts
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -469,6 +470,66 @@ func TestSessionIsForgottenWhileItsRecordIsWritten(t *testing.T) {
 	s.Close()
 	if found := grep(t, dir, "SENTINEL"); len(found) > 0 {
 		t.Errorf("the deleted session is in %v", found)
+	}
+}
+
+// noting counts the deletions that are noted, and refuses while it fails.
+type noting struct {
+	upto []time.Time
+	fail bool
+}
+
+// Deleted implements Deletions.
+func (n *noting) Deleted(_ string, upto time.Time) error {
+	if n.fail {
+		return errors.ErrUnsupported
+	}
+	n.upto = append(n.upto, upto)
+	return nil
+}
+
+// Expired implements Deletions.
+func (n *noting) Expired(time.Time) error { return nil }
+
+// A deletion is noted once before it, and once more after it only if a backup may have records of between.
+func TestDeletionIsNotedOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		between func(s *testStore, n *noting)
+		want    int
+	}{
+		"nothing was written":         {func(*testStore, *noting) {}, 1},
+		"another session was written": {func(s *testStore, _ *noting) { s.add(ownerOf("alice", "s2"), runOf(2), "x") }, 1},
+		"a record was written":        {func(s *testStore, _ *noting) { s.add(ownerOf("alice", "s1"), runOf(1), "x") }, 2},
+		"the session was refused, and is deleted later": {func(s *testStore, _ *noting) {
+			s.add(ownerOf("alice", "s1"), runOf(1), "x")
+			s.read(ownerOf("alice", "s1"), runOf(1))
+			s.Forgetting("alice", "s1")
+		}, 2},
+		"the first was not noted": {func(_ *testStore, n *noting) { n.upto, n.fail = nil, false }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				n, log := &noting{}, &states{of: map[actor.CallID]State{}}
+				open, err := Open(Options{Config: Config{Prompts: All}, Dir: dir, Source: log, Deletions: n, Logger: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := &testStore{t, open, log}
+				defer s.Close()
+				s.add(ownerOf("alice", "s1"), runOf(1), "x")
+				s.read(ownerOf("alice", "s1"), runOf(1))
+				n.fail = strings.Contains(name, "not noted")
+				s.Forgetting("alice", "s1")
+				<-time.After(time.Second)
+				c.between(s, n)
+				synctest.Wait()
+				s.Forget("alice", "s1")
+				if len(n.upto) != c.want || len(s.noted) != 0 {
+					t.Errorf("noted %v, want %d, and %d are kept", n.upto, c.want, len(s.noted))
+				}
+			})
+		})
 	}
 }
 

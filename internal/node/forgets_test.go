@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,8 +109,16 @@ func TestForgetsAreChecked(t *testing.T) {
 	}
 }
 
+// failedNotes counts the deletions that could not be noted, by what is logged.
+type failedNotes struct{ atomic.Int64 }
+
+func (n *failedNotes) Write(p []byte) (int, error) {
+	n.Add(int64(bytes.Count(p, []byte("a restored backup may have the recorded prompts"))))
+	return len(p), nil
+}
+
 // The deletion of a session is noted before the log's, so that a process that is killed in between leaves no prompts in
-// older backups. One that is refused is not noted.
+// older backups. One that is refused is not noted, and one that could not be noted before is noted after it.
 func TestDeletionIsNotedFirst(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	agent := agents.Define("agent", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
@@ -119,7 +128,8 @@ func TestDeletionIsNotedFirst(t *testing.T) {
 		}
 		return "x", nil
 	})))
-	opened, err := Open(Config{Data: path, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), Native: []actor.Definition{agent}, FreeFloor: 1, Keep: testKeep, Record: prompts.Config{Prompts: prompts.All}}, slog.New(slog.DiscardHandler))
+	var failed failedNotes
+	opened, err := Open(Config{Data: path, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), Native: []actor.Definition{agent}, FreeFloor: 1, Keep: testKeep, Record: prompts.Config{Prompts: prompts.All}}, slog.New(slog.NewTextHandler(&failed, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,15 +144,29 @@ func TestDeletionIsNotedFirst(t *testing.T) {
 	n.ask(testBy, "old", "x")
 	n.ask(testBy, "open", "wait")
 	n.Retain(t.Context(), n.engine.Now().Add(2*testKeep))
-	if _, found := n.session(testBy, "old"); found || noted("old") != 2 {
+	if _, found := n.session(testBy, "old"); found || noted("old") != 1 {
 		t.Errorf("after the retention, the session is found: %v, with %d lines", found, noted("old"))
 	}
 	if err := n.Forget(t.Context(), command.Forget{By: testBy, Session: "open"}); err == nil || noted("open") != 0 {
 		t.Errorf("a session with an open run: error %v, with %d lines", err, noted("open"))
 	}
 	n.ask(testBy, "s-2", "x")
-	if err := n.Forget(t.Context(), command.Forget{By: testBy, Session: "s-2"}); err != nil || noted("s-2") != 2 {
+	if err := n.Forget(t.Context(), command.Forget{By: testBy, Session: "s-2"}); err != nil || noted("s-2") != 1 {
 		t.Errorf("a deletion: %v, with %d lines", err, noted("s-2"))
 	}
+	file := n.forgets.file
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.ask(testBy, "s-3", "x")
+	if err := n.Forget(t.Context(), command.Forget{By: testBy, Session: "s-3"}); err != nil || failed.Load() != 2 {
+		t.Errorf("a deletion whose notes fail: %v, with %d notes", err, failed.Load())
+	}
+	n.ask(testBy, "s-4", "x")
+	n.Retain(t.Context(), n.engine.Now().Add(2*testKeep))
+	if _, found := n.session(testBy, "s-4"); found || failed.Load() != 4 {
+		t.Errorf("after a retention whose notes fail, the session is found: %v, with %d notes", found, failed.Load())
+	}
+	n.forgets.file = nil
 	n.close()
 }
