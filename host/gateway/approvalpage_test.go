@@ -127,10 +127,12 @@ func TestSummaryOfAnApprovalInTheInbox(t *testing.T) {
 	}
 }
 
-// The console offers to read on if a run has more prompts, or may have some later.
+// The console shows the prompts of the runs of a tree, each read once, and offers to read on if a run has more prompts, or may have some later.
 func TestFurtherPromptsInTheConsole(t *testing.T) {
 	out := runScript(t, "prompts", "runpage.js", "")
-	if want := "true last 1 \ntrue 3 1 read on\nfalse last 1 read on\nfalse 3 1 read on\n"; out != want {
+	if want := "true last 1 \ntrue 3 1 read on\nfalse last 1 read on\nfalse 3 1 read on\n" +
+		"1 1 r0 1  \n3 2 r1 3 a0 · r0; a1 · r1 \n3 0 none 3 a0 · r0; a1 · r1 \n" +
+		"22 17 r3 20 a0 · r0; a1 · r1 Of 22 runs the first 20 are shown: choose a run above for its prompts.\n"; out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }

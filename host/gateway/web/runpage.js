@@ -107,7 +107,7 @@ export class RunPage {
     this.pick = el("div", { class: "pick" });
     this.panel = el("div", {});
     this.list = new EventList();
-    this.prompts = new PromptList(space);
+    this.prompts = new TreePrompts(space);
     this.answer = el("pre", { class: "args", tabindex: "0", "aria-label": "Answer" });
     root.append(el("p", { class: "small" }, el("a", { href: "#runs", text: "← Runs" })), el("div", { class: "item-head" }, this.title, this.act), this.facts, this.error, this.answer, this.tree,
       el("div", { class: "replay" }, this.slider, this.place, this.live), this.pick, this.panel);
@@ -186,7 +186,7 @@ export class RunPage {
       this.panel.replaceChildren(table([["Agent", (t) => t.agent], ["Tool", (t) => t.name ?? ""], ["State", (t) => el("span", { class: "chip", text: visible(t.state ?? "") })], ["Rule", (t) => t.rule ?? ""], ["Arguments", (t) => t.args ?? "", "mono wrap"], ["Result", (t) => t.result ?? "", "mono wrap"], ["Took", (t) => took(t.took), "number"]],
         [...shown.values()].flatMap((r) => [...r.tools.values()].map((t) => ({ ...t, agent: r.agent })))));
     } else if (this.tab === "Prompts") {
-      this.prompts.show(this.of || this.id, Boolean(runs.get(this.of || this.id)?.to));
+      this.prompts.show(shown);
       if (this.panel.firstChild !== this.prompts.root) this.panel.replaceChildren(this.prompts.root);
     } else {
       this.panel.replaceChildren(table([["Agent", (r) => r.agent], ["Input", (r) => r.input.toLocaleString(), "number"], ["Output", (r) => r.output.toLocaleString(), "number"], ["Total", (r) => (r.input + r.output).toLocaleString(), "number"], ["Cost", (r) => (r.cost ? money(r.cost, this.currency) : ""), "number"]], [...shown.values()]));
@@ -223,6 +223,32 @@ export class RunPage {
       } }, name, el("span", {}, chip(r.status)), line);
     }));
     if (focused >= 0) this.tree.children[focused]?.focus({ preventScroll: true });
+  }
+}
+
+const promptRunsMax = 20; // runs of a tree whose prompts are shown together
+
+// TreePrompts shows what models were sent for the runs of a tree, in call order, or for the one that was chosen.
+export class TreePrompts {
+  constructor(space) {
+    this.space = space;
+    this.lists = new Map();
+    this.note = el("p", { class: "muted small", role: "status" });
+    this.groups = el("div", {});
+    this.root = el("div", {}, this.groups, this.note);
+  }
+
+  show(runs) {
+    const all = [...runs.values()].slice(0, promptRunsMax);
+    for (const r of all) {
+      if (!this.lists.has(r.id)) this.lists.set(r.id, new PromptList(this.space));
+      this.lists.get(r.id).show(r.id, Boolean(r.to));
+    }
+    this.note.textContent = runs.size > all.length ? `Of ${runs.size.toLocaleString()} runs the first ${promptRunsMax} are shown: choose a run above for its prompts.` : "";
+    const ids = all.map((r) => r.id).join();
+    if (this.ids === ids) return;
+    this.ids = ids;
+    this.groups.replaceChildren(...all.map((r) => el("section", {}, ...(all.length > 1 ? [el("h3", { class: "small", text: visible(`${r.agent || "Run"} · ${r.id}`) })] : []), this.lists.get(r.id).root)));
   }
 }
 
