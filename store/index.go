@@ -463,6 +463,11 @@ func (x *Index) AddForgotten(b *Batch) {
 	}
 }
 
+// DropForgotten drops the deleted sessions of a log, which another process erases.
+func (x *Index) DropForgotten(log actor.NodeID) {
+	x.forgotten = slices.DeleteFunc(x.forgotten, func(t tombstone) bool { return t.node == log })
+}
+
 // Entries returns the number of entries that the rows do not cover.
 func (x *Index) Entries() int { return x.entries }
 

@@ -84,6 +84,16 @@ func NewWriters(config WriterConfig, logs []LogEnd) *Writers {
 	return w
 }
 
+// Continue has w continue a log at another end: another process may have written the log since it was last written
+// here. No entry of the log may wait or be in flight.
+func (w *Writers) Continue(log uint16, end Mark) {
+	for _, g := range w.groups {
+		invariant.Check(g.log != log, "store: log %d is continued while entries of it wait", log)
+	}
+	invariant.Check(w.taken[log].Batch == w.chains[log].last.Batch, "store: log %d is continued while a batch of it is written", log)
+	w.chains[log].last, w.taken[log] = end, end
+}
+
 // Append adds the entries of one step, which MUST be of one log, and returns the new end.
 func (w *Writers) Append(entries []Entry) Pos {
 	if len(entries) == 0 {

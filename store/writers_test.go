@@ -142,3 +142,64 @@ func TestWritersRefuseAStepOfTwoLogs(t *testing.T) {
 	}()
 	w.Append([]Entry{{Shard: 2, Record: Parked{}}, {Shard: 3, Record: Parked{}}})
 }
+
+// Processes that write the logs of one store in turn continue each other's chains.
+func TestWritersContinueEachOther(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		kv := &MemoryKV{}
+		logs := []LogEnd{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}
+		writers := []*Writers{NewWriters(WriterConfig{Seed: [32]byte{1}}, logs), NewWriters(WriterConfig{Seed: [32]byte{2}}, logs)}
+		next, owner := [3]uint64{}, [3]int{}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			log := rapid.IntRange(0, len(logs)-1).Draw(t, "log")
+			if rapid.IntRange(0, 3).Draw(t, "moves") == 0 {
+				owner[log] = 1 - owner[log]
+				writers[owner[log]].Continue(uint16(log), logs[log].End)
+			}
+			w := writers[owner[log]]
+			next[log]++
+			before := w.Released()
+			end := w.Append([]Entry{{Actor: actor.NewID(fmt.Sprintf("a%d", log), ""), Shard: uint16(log), Epoch: 1, N: next[log], Record: Parked{}}})
+			got, ok := w.Take()
+			if !ok {
+				t.Fatal("no transaction")
+			}
+			w.Seal(got)
+			b := got.Batches[0]
+			if b.From != logs[log].End {
+				t.Fatalf("a batch of log %d continues %+v, want %+v", log, b.From, logs[log].End)
+			}
+			if err := kv.Apply(b.Rows); err != nil {
+				t.Fatal(err)
+			}
+			logs[log].End = b.Mark()
+			w.Written(got.No)
+			w.Synced(got.No)
+			if w.Released() != end || end != before+1 {
+				t.Fatalf("released %d after %d, want %d", w.Released(), before, end)
+			}
+		}
+		for _, l := range logs {
+			if end, err := VerifyAll(kv, l.Node, l.End); err != nil || end != l.End {
+				t.Fatalf("log of %s ends at %+v, want %+v, error %v", l.Node, end, l.End, err)
+			}
+		}
+	})
+}
+
+func TestWritersDoNotContinueAnOpenLog(t *testing.T) {
+	for name, open := range map[string]func(*Writers){"waiting": func(*Writers) {}, "taken": func(w *Writers) { w.Take() }} {
+		w := NewWriters(WriterConfig{}, []LogEnd{{Node: "n1"}, {Node: "n2"}})
+		w.Append([]Entry{{Actor: actor.NewID("a", ""), Shard: 1, N: 1, Record: Parked{}}})
+		open(w)
+		w.Continue(0, Mark{Batch: 7})
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: a log is continued although an entry of it is not written", name)
+				}
+			}()
+			w.Continue(1, Mark{Batch: 7})
+		}()
+	}
+}
