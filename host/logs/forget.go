@@ -24,6 +24,9 @@ const retainedBytes = 1 << 20
 func (l *Log) Cut(log int, batch uint64, now actor.Time) error {
 	l.cutting.Lock()
 	defer l.cutting.Unlock()
+	if !l.Owns(log) { // it was dropped since
+		return nil
+	}
 	node := l.Node(log)
 	upto, err := l.config.Store.MarkAt(node, batch)
 	if err != nil {
@@ -76,7 +79,7 @@ func (l *Log) MayForget(tenant, session string) error {
 // After a crash, the next call continues.
 func (l *Log) Erase() error {
 	for log := range l.Count() {
-		for more := true; more; {
+		for more := l.Owns(log); more; {
 			var err error
 			if more, err = l.config.Store.Erase(l.Node(log), l.Synced(log).End.Batch); err != nil {
 				return err

@@ -48,6 +48,7 @@ type Log struct {
 	releasing bool           // a goroutine runs callbacks
 	ends      []end          // of the logs after written transactions, in their order
 	synced    []store.Anchor // of the durable logs, by number
+	owned     []bool         // by number: this process writes the log
 	delayed   bool           // delayTimer is set
 	selected  []*Selected
 	closed    bool
@@ -69,6 +70,8 @@ type Config struct {
 	// Store has several logs only if it is a store.Logs, too.
 	Store store.Forgetter
 	Logs  []store.LogEnd // with the ends at the time the store was opened
+	// Adopted says that other processes write the logs until Adopt.
+	Adopted bool
 	// Full and Exhausted return an error while new work, or even a deletion, must wait.
 	Full, Exhausted func() error
 	// FlushIndex makes the rows of the index cover all batches.
@@ -110,7 +113,7 @@ func New(c Config) *Log {
 		l.store = store.OneLog{Log: c.Store}
 	}
 	for _, end := range c.Logs {
-		l.synced, l.written = append(l.synced, end.Anchor), append(l.written, end.Anchor)
+		l.synced, l.written, l.owned = append(l.synced, end.Anchor), append(l.written, end.Anchor), append(l.owned, !c.Adopted)
 	}
 	l.delayTimer = time.AfterFunc(time.Hour, l.endDelay)
 	l.delayTimer.Stop()
@@ -130,6 +133,10 @@ func (l *Log) Commit(entries []store.Entry, after func()) {
 	if l.closed && len(entries) > 0 {
 		l.mu.Unlock() // a concurrent Close must not be blocked by the panic
 		invariant.Check(false, "logs: entries committed to a closed log")
+	}
+	if len(entries) > 0 && !l.owned[store.LogOf(entries[0].Shard, len(l.owned))] {
+		l.mu.Unlock()
+		invariant.Check(false, "logs: an entry of %s is committed to a log of another process", entries[0].Actor)
 	}
 	at := l.writer.Append(entries)
 	if after != nil {
@@ -218,6 +225,33 @@ func (l *Log) Count() int { return len(l.config.Logs) }
 
 // Ends returns the logs, by number, with their ends at the time the store was opened.
 func (l *Log) Ends() []store.LogEnd { return l.config.Logs }
+
+// Adopt begins to write a log, at its end.
+func (l *Log) Adopt(log uint16, end store.Anchor) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.writer.Continue(log, end.End)
+	l.synced[log], l.written[log], l.owned[log] = end, end, true
+}
+
+// Drop writes a log no longer. All that was committed to it is durable when it returns.
+func (l *Log) Drop(log uint16) {
+	l.cutting.Lock()
+	defer l.cutting.Unlock()
+	durable := make(chan struct{})
+	l.Barrier(func() { close(durable) })
+	<-durable
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.owned[log] = false
+}
+
+// Owns reports whether this process writes a log.
+func (l *Log) Owns(log int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.owned[log]
+}
 
 // Node returns the name of a log.
 func (l *Log) Node(log int) actor.NodeID { return l.config.Logs[log].Node }

@@ -26,14 +26,21 @@ type Selected struct {
 }
 
 // Select returns the batches of a log with entries that a filter selects. It MUST be called before the first
-// Commit.
+// Commit to the log.
 func (l *Log) Select(log int, filter func(*store.Entry) bool) *Selected {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	end := l.synced[log].End.Batch
 	s := &Selected{log: uint16(log), filter: filter, from: end, synced: end}
-	l.selected = append(l.selected, s)
+	l.selected = append(slices.Clip(l.selected), s) // readers have the former list
 	return s
+}
+
+// Unselect ends a Select.
+func (l *Log) Unselect(s *Selected) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.selected = slices.DeleteFunc(slices.Clone(l.selected), func(o *Selected) bool { return o == s })
 }
 
 // add notes the batch of a transaction before it is durable.
