@@ -129,13 +129,13 @@ func (c *cell) startIncarnation() {
 	var seed [8]byte
 	crand.Read(seed[:]) //nolint:errcheck // never fails
 	c.incarnation++
-	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(e.epochOf(c.incarnation))}
+	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(epochOf(e.config.Start, c.incarnation))}
 	c.core = runtime.NewCell(runtime.Config{Self: self, Cells: e.config.Cells, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools,
 		EventKinds: e.eventKinds(), PublishOnDemand: true, Spending: e.config.Spending, Routing: e.config.Routing})
 	c.timerAt = 0
 	c.tally.startIncarnation(c.incarnation)
 	restarted := c.incarnation > 1
-	table := e.claim(self)
+	table := e.claim(self, c.incarnation)
 	boot := runtime.Boot{Strikes: slices.Clone(c.failureCounts)}
 	for key := range c.effects {
 		boot.Running = append(boot.Running, key.id)

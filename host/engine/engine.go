@@ -85,7 +85,7 @@ const WatchersMax = 65_536
 type Config struct {
 	Node actor.NodeID
 	// Start MUST exceed its value at every earlier start in which the node
-	// wrote to its log. Otherwise an epoch would be used twice.
+	// wrote to its log. Otherwise an epoch would be used twice. With peers, SetOwners has those of the cells.
 	Start uint64
 	Log   Log
 	Store store.Reader // the log's backing store, only read here
@@ -123,6 +123,8 @@ type Config struct {
 	EffectsMax  int // maximum number of running effects: calls of tools, work, models and external agents; 0 means 1,024
 	// Lease says when the node may serve; nil means always.
 	Lease Lease
+	// Peers are the nodes that own shards of cells, see SetOwners; nil: this node owns all.
+	Peers Peers
 	// DiskLagMax is the maximum delay of a sync, beyond which new work is
 	// refused; 0 means 2 s.
 	DiskLagMax time.Duration
@@ -180,9 +182,8 @@ type Engine struct {
 	effectCounters [actor.AskInvoke + 1]counter
 	labels         *labels
 
-	mu     sync.Mutex
-	epochs []actor.Epoch // current epoch by cell
-	table  dispatcher.Table
+	mu    sync.Mutex
+	owned owners
 
 	failOnce sync.Once
 	done     chan struct{} // closed once the node has failed or was closed
@@ -203,10 +204,7 @@ func Start(config Config) (*Engine, error) {
 		e.effectCounters[i].took.bounds = command.DurationBounds
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	for range config.Cells {
-		e.epochs = append(e.epochs, e.epochOf(1))
-	}
-	e.table = e.newRoutingTable()
+	e.owned = newOwners(&config)
 	e.system = newActorSystem()
 	for n := range config.Cells {
 		e.cells = append(e.cells, newCell(e, uint16(n)))
@@ -247,39 +245,31 @@ func (s *supervisor) HandleFailure(_ *proto.ActorSystem, parent proto.Supervisor
 	parent.RestartChildren(child)
 }
 
-func (e *Engine) epochOf(incarnation uint64) actor.Epoch {
-	return actor.Epoch(e.config.Start<<incarnationBits | incarnation)
-}
-
-func (e *Engine) newRoutingTable() dispatcher.Table {
-	return dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
-		n := shard % uint16(len(e.epochs))
-		return dispatcher.Owner{Node: e.config.Node, Cell: n, Epoch: e.epochs[n]}
-	})
-}
-
 func (e *Engine) owners() dispatcher.Table {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.table
+	return e.owned.table
 }
 
-// claim assigns a cell its shards under the epoch of its incarnation. After a
+// claim assigns a cell its shards, if they are this node's, under the epoch of its incarnation. After a
 // restart it also notifies the other cells.
-func (e *Engine) claim(self actor.Address) dispatcher.Table {
+func (e *Engine) claim(self actor.Address, incarnation uint64) dispatcher.Table {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if epoch := actor.Epoch(self.Incarnation); e.epochs[self.Cell] != epoch {
-		e.epochs[self.Cell] = epoch
-		e.table = e.newRoutingTable()
+	if epoch := epochOf(e.owned.starts[self.Cell], incarnation); e.owned.epochs[self.Cell] != epoch {
+		e.owned.epochs[self.Cell] = epoch
+		e.owned.rebuild(e.config.Node)
 		for _, c := range e.cells {
 			if c.n != self.Cell {
 				c.mailbox.postCompletion(completion{run: c.updateOwners})
 				c.mailbox.postCompletion(completion{input: runtime.CellRestarted{Cell: self}})
 			}
 		}
+		if e.config.Peers != nil {
+			e.config.Peers.Changed()
+		}
 	}
-	return e.table
+	return e.owned.table
 }
 
 // awaitLease waits until the node may serve, or until it stops.
@@ -406,8 +396,11 @@ func (e *Engine) Ready() error {
 	case <-e.done:
 		return e.err
 	default:
-		return e.config.Log.Full()
 	}
+	if e.clients.state.Load() != open {
+		return stopping()
+	}
+	return e.config.Log.Full()
 }
 
 // Done returns a channel that is closed once the node has failed or was closed.

@@ -229,12 +229,12 @@ func TestRunResumesAfterProcessRestart(t *testing.T) {
 		t.Fatalf("run is not held: %+v", held)
 	}
 	before := n.waitForEvent(run, runs.WaitOpened)
-	epoch := n.epochs[0]
+	epoch := n.owned.epochs[0]
 	n.close()
 
 	n = startNode(t, dir, nil)
-	if n.epochs[0] <= epoch {
-		t.Errorf("got epoch %d after %d, want a greater one", n.epochs[0], epoch)
+	if n.owned.epochs[0] <= epoch {
+		t.Errorf("got epoch %d after %d, want a greater one", n.owned.epochs[0], epoch)
 	}
 	to := actor.NewID("coordinator", "s-1")
 	if a := n.signal(run, to, "stop"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Rejected {

@@ -33,7 +33,7 @@ func TestFailedCellRestarts(t *testing.T) {
 				}),
 				blockingAgent("relay", func(turn *agents.Turn) (string, error) { return turn.Call("bomb/b", "x") }))
 			n.ask("coordinator", "s-1", "xyzzy")
-			epochs := [2]actor.Epoch{n.epochs[0], n.epochs[1]}
+			epochs := [2]actor.Epoch{n.owned.epochs[0], n.owned.epochs[1]}
 			var others sync.WaitGroup
 			for i := range 16 {
 				others.Go(func() {

@@ -161,10 +161,13 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	}
 }
 
-// send delivers a message to a cell of this node. The envelope has no other
-// reference, so it is not copied.
+// send delivers a message to a cell. The envelope has no other reference, so it is not copied.
 func (c *cell) send(op *runtime.Send) {
 	e := c.engine
+	if op.Node != e.config.Node && e.config.Peers != nil {
+		e.config.Peers.Send(op.Node, op.Cell, &op.Envelope)
+		return
+	}
 	if op.Node != e.config.Node || int(op.Cell) >= len(e.cells) {
 		// The message is addressed to a cell of an earlier start, in which the node had
 		// more cells. No cell waits for it now.
