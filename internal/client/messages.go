@@ -68,6 +68,9 @@ func (c *Client) Begin(ctx context.Context, call actor.Call) (*Begun, error) {
 				updates = nil
 				continue
 			}
+			if !c.isReadable(ctx, call.ID) { // an update may say that events may have been missed
+				continue
+			}
 		case b.Run = <-joined:
 		case o := <-ended:
 			if o.err == nil {
@@ -92,10 +95,12 @@ func (c *Client) Begin(ctx context.Context, call actor.Call) (*Begun, error) {
 // isVisible reports whether an answer belongs to a run that the client can read. A refusal because of
 // overload is not durable: it belongs to no such run and MUST NOT wait for the disk here.
 func (c *Client) isVisible(ctx context.Context, answer *command.Answer) bool {
-	if !answer.Durable {
-		return false
-	}
-	_, err := find(ctx, c, command.OwnerQuery{Run: answer.Reply.Run})
+	return answer.Durable && c.isReadable(ctx, answer.Reply.Run)
+}
+
+// isReadable reports whether a run exists that the client can read.
+func (c *Client) isReadable(ctx context.Context, run actor.CallID) bool {
+	_, err := find(ctx, c, command.OwnerQuery{Run: run})
 	return err == nil
 }
 

@@ -73,8 +73,8 @@ func TestBeginReturnsOnceRunIsVisible(t *testing.T) {
 
 // A message whose run has its first event has begun. Its answer is waited for until Release.
 func TestBegunMessageIsAwaitedUntilRelease(t *testing.T) {
-	n, ended := &invoked{followed: newFollowed()}, make(chan struct{})
 	own := actor.CallID{1}
+	n, ended := &invoked{followed: newFollowed(), owned: own}, make(chan struct{})
 	n.answer = func(ctx context.Context, _ func(actor.CallID)) (command.Answer, error) {
 		n.updates[Subject{Run: own}] <- struct{}{}
 		<-ctx.Done()
@@ -92,6 +92,24 @@ func TestBegunMessageIsAwaitedUntilRelease(t *testing.T) {
 	}
 	b.Release()
 	<-ended
+}
+
+// An update before the run exists, as after each new connection to a node, does not begin a message: it may repeat another run.
+func TestUpdateWithoutRunBeginsNothing(t *testing.T) {
+	own, first := actor.CallID{1}, actor.CallID{2}
+	n := &invoked{followed: newFollowed(), owned: first}
+	n.answer = func(ctx context.Context, joined func(actor.CallID)) (command.Answer, error) {
+		n.updates[Subject{Run: own}] <- struct{}{}
+		n.updates[Subject{Run: own}] <- struct{}{} // the first one was received
+		joined(first)
+		<-ctx.Done()
+		return command.Answer{}, ctx.Err()
+	}
+	b, err := (&Client{Node: n}).Begin(context.Background(), actor.Call{ID: own})
+	if err != nil || b.Run != first || !b.Repeated {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	b.Release()
 }
 
 // A client that has gone, a server that stops and a node that fails end the beginning of a message.
