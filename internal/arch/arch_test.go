@@ -123,7 +123,7 @@ var packages = map[string]pkg{
 	"internal/postgrestest":   {layer: 3, theirs: []string{pgx}},
 	"internal/program":        {layer: 4, ours: []string{"actor", "tools"}},
 	"internal/node":           {layer: 3, ours: wired, tests: []string{"internal/postgrestest"}},
-	"internal/link":           {layer: 4, ours: []string{"actor", "host/gateway", "ingress", "internal/command"}, tests: slices.Concat(wired, []string{"internal/node"})},
+	"internal/link":           {layer: 4, ours: []string{"actor", "host/gateway", "ingress", "internal/command"}, tests: slices.Concat(wired, []string{"internal/node", "internal/postgrestest"})},
 	"internal/service":        {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/link", "internal/node"}), theirs: []string{"github.com/fsnotify/fsnotify"}},
 	"internal/mutant":         {layer: 4},
 	"test/demo":               {layer: 4, ours: programs},

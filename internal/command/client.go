@@ -82,6 +82,30 @@ func (c *Client) Err() error {
 	return c.err
 }
 
+// Finish waits until no request is open, until the connection has failed, or until ctx ends.
+func (c *Client) Finish(ctx context.Context) {
+	look := time.NewTicker(finishPoll)
+	defer look.Stop()
+	for {
+		c.mu.Lock()
+		open := c.count
+		c.mu.Unlock()
+		if open == 0 {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-c.done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// finishPoll is the time between two looks whether requests are open.
+const finishPoll = 50 * time.Millisecond
+
 // fail records the first error and closes the connection.
 func (c *Client) fail(err error) {
 	if c.stopWith(err) {

@@ -12,6 +12,14 @@ import (
 
 var errStopping = errors.New("this orchestrator is stopping")
 
+// replacedError is the refusal of a connection to a process whose address another one has by now.
+type replacedError struct{ name, wanted string }
+
+// Error implements error.
+func (e replacedError) Error() string {
+	return fmt.Sprintf("this is the member %s, want %s: another process has its address by now", e.name, e.wanted)
+}
+
 // inbound is a connection that another member has opened.
 type inbound struct {
 	hello
@@ -28,7 +36,7 @@ func (p *Peers) accept(raw net.Conn, h hello) (*inbound, error) {
 	case p == nil:
 		return nil, errors.New("this orchestrator is in no cluster")
 	case h.to != p.config.Name:
-		return nil, fmt.Errorf("this is the member %s, want %s: another process has its address by now", p.config.Name, h.to)
+		return nil, replacedError{p.config.Name, h.to}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -122,7 +122,7 @@ func (testExternal) PermitDefinition(def []byte) error {
 }
 
 // serve serves an orchestrator at an address until the returned function is called.
-func serve(t *testing.T, a *Address, node *testNode) (*Keys, func()) {
+func serve(t *testing.T, a *Address, node command.Node) (*Keys, func()) {
 	t.Helper()
 	l, err := Listen(*a)
 	if err != nil {

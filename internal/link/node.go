@@ -39,11 +39,12 @@ const followRetry = time.Second
 // self is the principal of queries by the ingress itself.
 var self = actor.NewPrincipal("", "")
 
-// probeEvery is the time between two looks for an orchestrator that has taken over from the connected one.
-const probeEvery = time.Second
+// Of several orchestrators, the connected one is asked every probeEvery whether it takes work. One that does not, or has not
+// answered for probeTimeout, is left if another one does.
+const probeEvery, probeTimeout = time.Second, 3 * time.Second
 
 // Node is the orchestrator at the other end of a link. Node opens the link again whenever it fails. Of
-// the orchestrators of a cluster, one serves, and the others accept no links. While none is connected, each
+// several orchestrators of a cluster, which all serve, it is the one that answered first. While none is connected, each
 // command returns a *command.AwayError at once. A subscription outlasts a connection: it receives an
 // update after each new one, because events may have been missed.
 type Node struct {
@@ -60,13 +61,14 @@ type Node struct {
 	mu     sync.Mutex
 	client *command.Client // nil: not connected
 	back   chan struct{}   // closed at the next connection; set while client is nil
+	moved  chan struct{}   // closed when another connection takes the place of one that still works
 }
 
 // Connect waits for an orchestrator at one of the addresses, or for ctx. It returns a *RefusedError at once if a
 // configuration must change first. The API keys are in keys then, and follow those of the
 // orchestrator. The caller MUST close the node.
 func Connect(ctx context.Context, addresses []Address, keys *gateway.Keys, log *slog.Logger) (*Node, error) {
-	n := &Node{addresses: addresses, keys: keys, log: log, done: make(chan struct{}), back: make(chan struct{})}
+	n := &Node{addresses: addresses, keys: keys, log: log, done: make(chan struct{}), back: make(chan struct{}), moved: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	c, err := n.reconnect(ctx, true)
 	if err != nil {
@@ -102,11 +104,16 @@ func (n *Node) Close() {
 
 // run follows the API keys over one connection after the other.
 func (n *Node) run(c *connection) {
-	defer func() { n.lose(c.client) }()
+	defer func() {
+		n.lose(c.client)
+		if c.next != nil {
+			c.next.client.Close()
+		}
+	}()
 	endWatch := n.watch(c)
 	defer func() { endWatch() }()
 	for version := c.state.Version; ; {
-		state, err := gatewayState(n.ctx, c.client, version)
+		state, err := gatewayState(c.polling, c.client, version)
 		if err == nil && state.Version != version {
 			version, err = state.Version, n.setKeys(&state)
 		}
@@ -117,12 +124,18 @@ func (n *Node) run(c *connection) {
 			continue
 		}
 		endWatch()
-		n.lose(c.client)
-		n.log.Warn("the orchestrator is not connected: requests are refused until it is again", "orchestrator", c.from.String(), "error", err.Error())
 		began := time.Now()
-		next, err := n.reconnect(n.ctx, false)
-		if err != nil {
-			return
+		next := c.next
+		if next != nil && n.setKeys(&next.state) != nil {
+			next.client.Close()
+			next, c.next = nil, nil
+		}
+		if next == nil {
+			n.lose(c.client)
+			n.log.Warn("the orchestrator is not connected: requests are refused until it is again", "orchestrator", c.from.String(), "error", err.Error())
+			if next, err = n.reconnect(n.ctx, false); err != nil {
+				return
+			}
 		}
 		if !bytes.Equal(next.state.Secret, n.first.Secret) || next.state.ApprovalScope != n.first.ApprovalScope {
 			next.client.Close()
@@ -130,9 +143,13 @@ func (n *Node) run(c *connection) {
 			close(n.done)
 			return
 		}
+		if former := c; next == former.next {
+			n.replace(former, next.client)
+		} else {
+			n.log.Info("the orchestrator is connected again", "orchestrator", next.from.String(), "ms", time.Since(began).Milliseconds())
+			n.connected(next.client)
+		}
 		c, version = next, next.state.Version
-		n.log.Info("the orchestrator is connected again", "orchestrator", c.from.String(), "ms", time.Since(began).Milliseconds())
-		n.connected(c.client)
 		endWatch = n.watch(c)
 	}
 }
@@ -151,17 +168,23 @@ type connection struct {
 	client *command.Client
 	state  command.Gateway // at the beginning
 	from   Address
+
+	polling context.Context    // ends when another connection takes its place
+	leave   context.CancelFunc // ends polling
+	next    *connection        // that takes its place; set before polling ends, as is silent
+	silent  bool               // its orchestrator does not answer
 }
 
-// watch looks for an orchestrator that has taken over from the connected one, which may be frozen or cut
-// off and says nothing of it. Then it closes the connection. The returned function ends it and waits.
+// watch looks for another orchestrator once the connected one takes no work: it leaves, or is frozen or cut off and says
+// nothing of it. The returned function ends the watch and waits.
 func (n *Node) watch(c *connection) (end func()) {
 	ctx, cancel := context.WithCancel(n.ctx)
+	c.polling, c.leave = context.WithCancel(n.ctx)
 	var work sync.WaitGroup
 	others := slices.DeleteFunc(slices.Clone(n.addresses), func(a Address) bool { return a == c.from })
 	if len(others) > 0 {
 		work.Go(func() {
-			for {
+			for ctx.Err() == nil {
 				timer := time.NewTimer(probeEvery)
 				select {
 				case <-timer.C:
@@ -169,23 +192,78 @@ func (n *Node) watch(c *connection) (end func()) {
 					timer.Stop()
 					return
 				}
-				probing, probed := context.WithTimeout(ctx, probeEvery)
-				newer, err := attemptAll(probing, others, func(s *command.Gateway) bool { return s.Epoch > c.state.Epoch })
-				probed()
-				if err == nil {
-					newer.client.Close()
-					n.log.Info("another orchestrator has taken over", "orchestrator", newer.from.String(), "epoch", newer.state.Epoch)
-					c.client.Close()
+				if why := health(ctx, c); why != "" && n.change(ctx, c, others, why) {
 					return
 				}
 			}
 		})
 	}
 	return func() {
+		c.leave()
 		cancel()
 		work.Wait()
 	}
 }
+
+const silentReason = "it does not answer"
+
+// health returns why an orchestrator takes no work, or "".
+func health(ctx context.Context, c *connection) string {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	h, err := command.Find(ctx, c.client, self, command.HealthQuery{})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return silentReason
+	}
+	return h.Reason // the connection of one that returns another error has failed
+}
+
+// change has another orchestrator that takes work take the place of a connection, and reports whether there is one.
+func (n *Node) change(ctx context.Context, c *connection, others []Address, why string) bool {
+	looking, looked := context.WithTimeout(ctx, probeTimeout)
+	defer looked()
+	for len(others) > 0 {
+		other, err := attemptAll(looking, others)
+		if err != nil {
+			return false
+		}
+		if health(looking, other) == "" {
+			n.log.Warn("the orchestrator takes no work: changing to another", "orchestrator", c.from.String(), "other", other.from.String(), "error", why)
+			c.next, c.silent = other, why == silentReason
+			c.leave()
+			return true
+		}
+		other.client.Close()
+		others = slices.DeleteFunc(slices.Clone(others), func(a Address) bool { return a == other.from })
+	}
+	return false
+}
+
+// replace makes a connection the current one. The former one is closed once its open requests have ended, because an
+// orchestrator that leaves answers them; at once if it does not answer.
+func (n *Node) replace(former *connection, client *command.Client) {
+	n.mu.Lock()
+	lost := n.client == nil // the former one has failed meanwhile
+	n.client = client
+	if lost {
+		close(n.back)
+	} else {
+		close(n.moved)
+		n.moved = make(chan struct{})
+	}
+	n.mu.Unlock()
+	n.work.Go(func() {
+		if !former.silent {
+			ctx, cancel := context.WithTimeout(n.ctx, formerMax)
+			defer cancel()
+			former.client.Finish(ctx)
+		}
+		former.client.Close()
+	})
+}
+
+// formerMax is the maximum time for the open requests of a connection whose place another one has taken.
+const formerMax = 30 * time.Second
 
 // reconnect connects and sets the keys, so that no connection is used with former ones. It tries
 // until ctx ends. The first connection also ends with a *RefusedError.
@@ -196,7 +274,7 @@ func (n *Node) reconnect(ctx context.Context, first bool) (*connection, error) {
 		slowest = backoffSeveralMax
 	}
 	for delay := backoffMin; ; delay = min(2*delay, slowest) {
-		c, err := attemptAll(ctx, n.addresses, func(*command.Gateway) bool { return true })
+		c, err := attemptAll(ctx, n.addresses)
 		if err == nil {
 			if err = n.setKeys(&c.state); err == nil {
 				return c, nil
@@ -223,9 +301,9 @@ func (n *Node) reconnect(ctx context.Context, first bool) (*connection, error) {
 	}
 }
 
-// attemptAll connects to the first orchestrator that answers and is wanted. A frozen one takes a connection
+// attemptAll connects to the first orchestrator that answers. A frozen one takes a connection
 // and says nothing, so all are tried at the same time.
-func attemptAll(ctx context.Context, addresses []Address, wanted func(*command.Gateway) bool) (found *connection, err error) {
+func attemptAll(ctx context.Context, addresses []Address) (found *connection, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {
@@ -236,10 +314,6 @@ func attemptAll(ctx context.Context, addresses []Address, wanted func(*command.G
 	for _, a := range addresses {
 		go func() {
 			c, err := attempt(ctx, a)
-			if err == nil && !wanted(&c.state) {
-				c.client.Close()
-				err = fmt.Errorf("the orchestrator at %s is not the one that serves", a)
-			}
 			results <- result{c, err}
 		}()
 	}
@@ -252,9 +326,6 @@ func attemptAll(ctx context.Context, addresses []Address, wanted func(*command.G
 		case found == nil:
 			found = r.c
 			cancel() // of the others
-		case r.c.state.Epoch > found.state.Epoch:
-			found.client.Close()
-			found = r.c
 		default:
 			r.c.client.Close()
 		}
@@ -437,7 +508,16 @@ func (n *Node) Follow(ctx context.Context, in command.Follow) (updates <-chan st
 func (n *Node) forward(ctx context.Context, in command.Follow, source <-chan struct{}, unfollow func(), out chan struct{}) {
 	defer close(out)
 	for {
+		n.mu.Lock()
+		moved := n.moved
+		n.mu.Unlock()
 		select {
+		case <-moved:
+			unfollow()
+			if source, unfollow = n.followAgain(ctx, in, out); source == nil {
+				return
+			}
+			notify(out)
 		case _, open := <-source:
 			if !open {
 				if source, unfollow = n.followAgain(ctx, in, out); source == nil {

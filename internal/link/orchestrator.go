@@ -21,7 +21,6 @@ type Orchestrator struct {
 	ApprovalScope ingress.Scope
 	External      gateway.External
 	Backup        func(name string) (dir string, err error)
-	Epoch         uint64 // under which the node owns the log of a cluster; 0: it is in none
 }
 
 // Lookup implements command.Node.
@@ -32,7 +31,7 @@ func (o *Orchestrator) Lookup(ctx context.Context, in command.Lookup) (command.R
 		if err != nil || version == q.After {
 			return command.Gateway{Version: version}, err
 		}
-		return command.Gateway{Version: version, Secret: o.Secret, ApprovalScope: string(o.ApprovalScope), Keys: keys, Epoch: o.Epoch}, nil
+		return command.Gateway{Version: version, Secret: o.Secret, ApprovalScope: string(o.ApprovalScope), Keys: keys}, nil
 	case command.ExternalQuery:
 		return o.health(q.Name), nil
 	case command.PermitQuery:

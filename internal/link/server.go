@@ -3,6 +3,7 @@
 package link
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/troupe-run/troupe/internal/command"
@@ -29,6 +32,8 @@ type Server struct {
 	peers   *Peers // nil without a cluster
 	log     *slog.Logger
 
+	held atomic.Bool // ingress processes wait
+
 	mu        sync.Mutex
 	listener  net.Listener
 	greeting  greetings
@@ -42,6 +47,13 @@ type Server struct {
 func NewServer(a Address, l net.Listener, node *Orchestrator, peers *Peers, log *slog.Logger) *Server {
 	return &Server{address: a, listener: l, node: node, peers: peers, log: log, connected: map[net.Conn]bool{}, members: map[net.Conn]bool{}}
 }
+
+// Hold closes the connections of ingress processes until Admit: the orchestrator has not started yet, but other members need
+// it for that.
+func (s *Server) Hold() { s.held.Store(true) }
+
+// Admit ends a Hold.
+func (s *Server) Admit() { s.held.Store(false) }
 
 // Serve serves connections until Close.
 func (s *Server) Serve() error {
@@ -95,6 +107,9 @@ func (s *Server) serve(raw net.Conn) {
 		s.serveMember(raw, c, line, from)
 		return
 	}
+	if s.held.Load() {
+		return // the ingress tries again
+	}
 	if err == nil {
 		err = welcome(c, greeting, s.admit(raw, line))
 	}
@@ -122,7 +137,11 @@ func (s *Server) serveMember(raw, c net.Conn, line, from string) {
 		defer x.end()
 	}
 	if err := welcome(c, h.answer().String(), err); err != nil {
-		s.log.Warn("connection of a member refused", "from", from, "member", h.from, "error", err.Error())
+		level := slog.LevelWarn
+		if errors.As(err, new(replacedError)) || errors.Is(err, syscall.EPIPE) { // as after each restart
+			level = slog.LevelDebug
+		}
+		s.log.Log(context.Background(), level, "connection of a member refused", "from", from, "member", h.from, "error", err.Error())
 		linger(raw)
 		return
 	}
