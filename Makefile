@@ -196,7 +196,7 @@ crash: build ## kill the real server N (20) times and simulate power failures; n
 
 postgres: #+ test the store in PostgreSQL, on servers of its own; needs the server's programs (apt-get install postgresql); N= histories
 	@$(GO) test -tags postgres ./host/postgres -count=1 -timeout 20m -args -rapid.checks $(or $(N),8)
-	@$(GO) test -tags postgres ./internal/node -run '^TestPostgres' -count=1 -timeout 5m
+	@$(GO) test -tags postgres ./internal/node ./internal/link -run '^TestPostgres' -count=1 -timeout 5m
 	@$(GO) test -tags postgres ./test/crash -run '^TestPostgres' -count=1 -v -timeout 10m
 
 cluster: #+ kill, freeze and drain N (12) owners of a cluster of MEMBERS (3) orchestrators, and crash its database, under load; needs PostgreSQL's programs like postgres

@@ -42,8 +42,8 @@ type Member struct {
 	joined        bool
 	until         actor.Time // the lease is valid before it
 	quiet         actor.Time // no claims before it
-	all           bool       // it owns all logs or none
 	want          int
+	leaving       bool
 	held          []Held // by number
 	owners        []Owner
 	ended         string
@@ -55,24 +55,25 @@ func NewMember(name, address string, t Timing) *Member {
 	return &Member{name: name, address: address, timing: t}
 }
 
-// TakeAll makes the member one that owns all logs or none, while others stand by. All members of a cluster
-// MUST do the same, and release their logs together.
-func (m *Member) TakeAll() { m.all = true }
-
 // Beat returns the next request. A request MUST be answered, or reported to Failed, before the next one.
 func (m *Member) Beat(now actor.Time) Request {
 	r := Request{Member: m.name, Address: m.address, TTL: m.timing.TTL, Joined: m.joined, Sent: now}
-	if now >= m.quiet {
+	if now >= m.quiet && !m.leaving {
 		r.Want = m.want
 	}
 	return r
 }
 
+// Leave makes the member claim nothing any more. Others claim what it releases.
+func (m *Member) Leave() { m.leaving = true }
+
 // Change is what an answer changes.
 type Change struct {
 	Adopted []Held // logs that the member owns from now on
+	Surplus []Held // logs beyond its share, which it should release: others have less than theirs
 	Owners  bool   // the owners have changed
 	Again   bool   // the next request should follow at once: there are logs without an owner
+	Soon    bool   // the next request should follow early: another member should release logs that this one has a share in
 }
 
 // Answered takes the answer to a request.
@@ -92,8 +93,11 @@ func (m *Member) Answered(r Request, a Answer) (c Change) {
 			return c
 		}
 	}
-	free := 0
+	free, most, owned := 0, 0, map[string]int{}
 	for _, o := range a.Owners {
+		if owned[o.Member]++; o.Member != "" {
+			most = max(most, owned[o.Member])
+		}
 		switch {
 		case o.Member == "":
 			free++
@@ -103,12 +107,11 @@ func (m *Member) Answered(r Request, a Answer) (c Change) {
 	}
 	m.held = append(m.held, c.Adopted...)
 	slices.SortFunc(m.held, func(a, b Held) int { return int(a.Log) - int(b.Log) })
-	share := len(a.Owners)
-	if !m.all {
-		share = fairShare(share, a.Members)
-	}
+	share := fairShare(len(a.Owners), a.Members)
 	m.want = max(0, share-len(m.held))
-	c.Again = free > 0 && m.want > 0 && r.Want == 0 && r.Sent >= m.quiet
+	c.Surplus = slices.Clone(m.held[min(share, len(m.held)):])
+	c.Soon = m.want > 0 && most > share
+	c.Again = free > 0 && m.want > 0 && !m.leaving && r.Want == 0 && r.Sent >= m.quiet
 	c.Owners = !slices.Equal(m.owners, a.Owners)
 	m.owners = a.Owners
 	return c

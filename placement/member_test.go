@@ -148,31 +148,29 @@ func TestTiming(t *testing.T) {
 	}
 }
 
-// A member that takes all logs leaves none to others, and claims none while another has them.
-func TestMemberTakesAll(t *testing.T) {
-	owners := func(member string) (all []Owner) {
-		for log := range 4 {
-			o := Owner{Log: uint16(log), Member: member}
-			if member != "" {
-				o.Epoch = 1
-			}
-			all = append(all, o)
-		}
-		return all
+// A member with more than its share should release what is beyond it.
+func TestSurplus(t *testing.T) {
+	var owners []Owner
+	for log := range 4 {
+		owners = append(owners, Owner{Log: uint16(log), Member: "a", Epoch: 1})
 	}
 	m := NewMember("a", "", Default)
-	m.TakeAll()
-	r := m.Beat(0)
-	if c := m.Answered(r, Answer{Renewed: true, Members: 2, Owners: owners("")}); !c.Again || len(c.Adopted) != 0 {
-		t.Fatalf("logs without an owner: %+v", c)
+	if c := m.Answered(m.Beat(0), answer(1, owners...)); len(c.Surplus) != 0 {
+		t.Fatalf("alone: %v", c.Surplus)
 	}
-	if r = m.Beat(1); r.Want != 4 {
-		t.Fatalf("wants %d of 4 logs", r.Want)
+	c := m.Answered(m.Beat(1), answer(2, owners...))
+	if len(c.Surplus) != 2 || c.Surplus[0] != (Held{2, 1}) || c.Surplus[1] != (Held{3, 1}) {
+		t.Fatalf("beside another: %v", c.Surplus)
 	}
-	if c := m.Answered(r, Answer{Renewed: true, Members: 2, Owners: owners("a")}); c.Again || len(c.Adopted) != 4 {
-		t.Errorf("all were claimed: %+v", c)
+	m.Dropped(3)
+	owners[3] = Owner{Log: 3}
+	if c := m.Answered(m.Beat(2), answer(2, owners...)); len(c.Surplus) != 1 || m.Ended() != "" || c.Again {
+		t.Errorf("after one release: %+v, %s", c, m.Ended())
 	}
-	if r = m.Beat(2); r.Want != 0 {
-		t.Errorf("wants %d more", r.Want)
+	m.Dropped(2)
+	owners[2] = Owner{Log: 2, Member: "b", Epoch: 2}
+	owners[3] = Owner{Log: 3, Member: "b", Epoch: 2}
+	if c := m.Answered(m.Beat(3), answer(2, owners...)); len(c.Surplus) != 0 || len(m.Held()) != 2 {
+		t.Errorf("after both: %+v", c)
 	}
 }

@@ -157,7 +157,7 @@ func TestCheckValidatesAsServe(t *testing.T) {
 	}{
 		{good, valid, nil},
 		{good, strings.Replace(valid, "TROUPE_AUTH_FAR =", "TROUPE_AUTH_NEAR =", 1), []string{"auth.env: the server may not send the secret TROUPE_AUTH_FAR"}},
-		{good, "foo = 1\nbar = 2\n" + valid, []string{"troupe.toml: foo is unknown; want one of agents, allow,", "troupe.toml: bar is unknown"}},
+		{good, "foo = 1\nbar = 2\n" + valid, []string{"troupe.toml: foo is unknown; want one of advertise, agents, allow,", "troupe.toml: bar is unknown"}},
 		{good, strings.Replace(valid, "30d", "1s", 1), []string{"troupe.toml: --keep: want a time such as 30d"}},
 		{good, "listen = 5\ngrace = 1\n" + strings.Replace(valid, `"off"`, `"maybe"`, 1), []string{"listen: want text in quotes, got 5", "grace: want a duration", `keyless: want one of on,off, got "maybe"`}},
 		{good, "listen = \"x\"\nhosts = [\"a/b\"]\n" + valid, []string{"--listen x: want host:port", "--hosts: got"}},

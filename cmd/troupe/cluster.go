@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -15,28 +14,25 @@ import (
 	"github.com/troupe-run/troupe/placement"
 )
 
-// join makes this process a member of its cluster and waits until it owns the log. It returns nil without
-// --cluster.
+// join prepares this process as a member of its cluster. It returns nil without --cluster.
 func (c *ServeCmd) join(log *slog.Logger) (*postgres.Cluster, error) {
 	if c.Cluster == "" {
 		return nil, nil
 	}
-	address, _, err := c.linkAddress()
+	address, err := c.advertised()
 	if err != nil {
 		return nil, err
 	}
-	x, err := postgres.Join(postgres.ClusterConfig{URL: c.Store, Name: c.Cluster, Node: actor.NodeID(c.Node), Address: address.String(), Timing: placement.Default, Logger: log})
-	if err != nil {
-		return nil, err
+	return postgres.Join(postgres.ClusterConfig{URL: c.Store, Name: c.Cluster, Node: actor.NodeID(c.Node), Address: address, Timing: placement.Default, Logs: 16, Logger: log})
+}
+
+// awaitCluster waits until each log of the cluster has an owner.
+func (n *nodeServer) awaitCluster(log *slog.Logger) error {
+	if n.cluster == nil {
+		return nil
 	}
-	log.Info("joined the cluster", "cluster", c.Cluster, "member", x.Name())
+	log.Info("joined the cluster", "member", n.cluster.Name())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	err = x.Own(ctx, func(owner placement.Owner) {
-		log.Info("standing by", "cluster", c.Cluster, "serves", owner.Member, "at", owner.Address)
-	})
-	if err != nil {
-		return nil, errors.Join(err, x.Close())
-	}
-	return x, nil
+	return n.Placed(ctx)
 }

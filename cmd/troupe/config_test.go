@@ -61,7 +61,7 @@ func TestConfigPathFromEnvironment(t *testing.T) {
 
 func TestConfigErrors(t *testing.T) {
 	for _, c := range []struct{ file, want string }{
-		{"lisen = \"x\"", "lisen is unknown; did you mean listen; want one of agents, allow, auth, backups, ballast_mib, cells"},
+		{"lisen = \"x\"", "lisen is unknown; did you mean listen; want one of advertise, agents, allow, auth, backups, ballast_mib, cells"},
 		{"config = \"x\"", "config is unknown"},
 		{"cells = \"many\"", "expected a valid 64 bit int"},
 		{"[approval]\nscope = \"operator\"", "did you mean [approvals]"},

@@ -13,8 +13,8 @@ import (
 
 // NodesCmd shows the processes of a cluster.
 type NodesCmd struct {
-	List  NodesListCmd  `cmd:"" help:"List the orchestrators of a cluster and which of them serves."`
-	Drain NodesDrainCmd `cmd:"" help:"Have an orchestrator leave its cluster, so that another one takes over."`
+	List  NodesListCmd  `cmd:"" help:"List the orchestrators of a cluster and how many logs each owns."`
+	Drain NodesDrainCmd `cmd:"" help:"Have an orchestrator leave its cluster, so that the others take over its logs."`
 }
 
 // NodesListCmd reads the table of members.
@@ -25,57 +25,55 @@ type NodesListCmd struct {
 
 // Help returns the detailed help.
 func (NodesListCmd) Help() string {
-	return `The list is read from the database, so it needs no process that serves. The time left is that of the lease.
+	return `The list is read from the database, so it needs no process that serves. The sessions are spread over logs: each belongs to
+one orchestrator, which runs its agents. The time left is that of the lease.
 
 Examples:
   troupe nodes list --store postgres://troupe@db.internal/troupe`
 }
 
-// clusterOf returns the cluster of a database and its members.
-func clusterOf(store string) (cluster string, members []postgres.MemberInfo, err error) {
+// clusterOf returns the cluster of a database.
+func clusterOf(store string) (x postgres.ClusterInfo, err error) {
 	if !postgres.IsURL(store) {
-		return "", nil, errors.New("--store: want the database of the cluster, such as postgres://troupe@db.internal/troupe")
+		return x, errors.New("--store: want the database of the cluster, such as postgres://troupe@db.internal/troupe")
 	}
-	cluster, members, err = postgres.Members(store)
-	if err == nil && cluster == "" {
+	x, err = postgres.Members(store)
+	if err == nil && x.Name == "" {
 		err = errors.New("the store belongs to no cluster: start orchestrators with --cluster NAME")
 	}
-	return cluster, members, err
+	return x, err
 }
 
 // Run executes the command.
 func (c *NodesListCmd) Run(s streams) error {
-	cluster, members, err := clusterOf(c.Store)
+	x, err := clusterOf(c.Store)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		for _, m := range members {
+		for _, m := range x.Members {
 			if err := writeJSON(s.out, m); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if len(members) == 0 {
-		_, err := fmt.Fprintf(s.out, "no orchestrator of the cluster %s runs\n", cluster)
+	if len(x.Members) == 0 {
+		_, err := fmt.Fprintf(s.out, "no orchestrator of the cluster %s runs\n", x.Name)
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MEMBER\tADDRESS\tSTATE\tLEASE\tSINCE")
-	for _, m := range members {
-		state := "stands by"
-		if m.Serves {
-			state = "serves"
-		}
+	fmt.Fprintln(w, "MEMBER\tADDRESS\tLOGS\tLEASE\tSINCE")
+	for _, m := range x.Members {
+		logs := fmt.Sprint(m.Logs)
 		if m.Leaving {
-			state += ", leaves"
+			logs += ", leaves"
 		}
 		left := "over"
 		if m.LeaseMS > 0 {
 			left = (time.Duration(m.LeaseMS) * time.Millisecond).Round(100 * time.Millisecond).String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Member, m.Address, state, left, m.Since.Local().Format(time.DateTime))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Member, m.Address, logs, left, m.Since.Local().Format(time.DateTime))
 	}
 	return w.Flush()
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,8 @@ const (
 type roleFlags struct {
 	Role               string   `env:"TROUPE_ROLE" enum:"all,ingress,orchestrator" default:"all" help:"all: one process. ingress: serve clients, with the store and the agents of --orchestrator. orchestrator: serve processes with the role ingress (${default})."`
 	Orchestrator       []string `env:"TROUPE_ORCHESTRATOR" placeholder:"ADDR" help:"Of an ingress: the orchestrator, as the path of its Unix socket, or host:port. Give each one of a cluster, with commas."`
-	Cluster            string   `env:"TROUPE_CLUSTER" placeholder:"NAME" help:"Of an orchestrator with --store: share the store with others of this cluster. One serves, the others stand by and take over when it ends."`
+	Cluster            string   `env:"TROUPE_CLUSTER" placeholder:"NAME" help:"Of an orchestrator with --store: share the store and the work with others of this cluster. They take over from each other when one ends."`
+	Advertise          string   `env:"TROUPE_ADVERTISE" placeholder:"ADDR" help:"Of an orchestrator of a cluster: where the others connect to it, if --listen-orchestrator names no address of this machine, such as 0.0.0.0:8284."`
 	ListenOrchestrator string   `env:"TROUPE_LISTEN_ORCHESTRATOR" placeholder:"ADDR" help:"Where an ingress can connect: path of a Unix socket, or host:port. Default with the role orchestrator: LINK in the data folder."`
 	LinkCert           string   `env:"TROUPE_LINK_CERT" type:"path" placeholder:"FILE" help:"Certificate of this process for host:port of the two flags above, in PEM. Read for each connection, as are the next two."`
 	LinkKey            string   `env:"TROUPE_LINK_KEY" type:"path" placeholder:"FILE" help:"Key of --link-cert in PEM."`
@@ -47,8 +49,10 @@ func (c *ServeCmd) checkRole() error {
 		return errors.New("--orchestrator: belongs to --role ingress; an orchestrator has --listen-orchestrator")
 	case ingress && c.ListenOrchestrator != "":
 		return errors.New("--listen-orchestrator: belongs to --role orchestrator; an ingress has --orchestrator")
+	case c.Advertise != "" && c.Cluster == "":
+		return errors.New("--advertise: is for orchestrators with --cluster")
 	case c.Cluster != "" && (c.Role != roleOrchestrator || c.Store == ""):
-		return errors.New("--cluster: needs --role orchestrator and --store postgres://…; clients connect to processes with --role ingress, which find the one that serves")
+		return errors.New("--cluster: needs --role orchestrator and --store postgres://…; clients connect to processes with --role ingress")
 	case c.Role == roleOrchestrator && (c.givenListen || c.Listen != defaultListen && c.Listen != os.Getenv("TROUPE_LISTEN")): // which an image may set for each role
 		return errors.New("--listen: belongs to an ingress, which serves the clients; did you mean --listen-orchestrator?")
 	}
@@ -91,6 +95,36 @@ func (c *ServeCmd) linkAddress() (a link.Address, ok bool, err error) {
 	}
 	a, err = link.ParseAddress("--listen-orchestrator", text, c.linkFiles())
 	return a, true, err
+}
+
+// advertised returns the address at which other members of the cluster connect to this process.
+func (c *ServeCmd) advertised() (string, error) {
+	a, _, err := c.linkAddress()
+	switch {
+	case err != nil:
+		return "", err
+	case a.Path == "":
+		return advertisedOf(a.Host, c.Advertise)
+	case c.Advertise != "":
+		return "", fmt.Errorf("--advertise %s: belongs to --listen-orchestrator with host:port, and this orchestrator has the socket %s", c.Advertise, a.Path)
+	}
+	return a.Path, nil
+}
+
+// advertisedOf returns the address of an orchestrator that listens at an address of this machine.
+func advertisedOf(listen, advertise string) (string, error) {
+	if advertise != "" {
+		host, port, err := net.SplitHostPort(advertise)
+		if err != nil || host == "" || port == "" || port == "0" {
+			return "", fmt.Errorf("--advertise %s: want host:port", advertise)
+		}
+		return advertise, nil
+	}
+	host, port, err := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); err != nil || host == "" || port == "0" || ip != nil && ip.IsUnspecified() {
+		return "", fmt.Errorf("--listen-orchestrator %s: the other orchestrators of the cluster cannot connect there: give --advertise with a name or an address of this machine, such as %s", listen, net.JoinHostPort("orchestrator-1.internal", cmp.Or(port, "8284")))
+	}
+	return listen, nil
 }
 
 // orchestrators returns the addresses to which an ingress connects.

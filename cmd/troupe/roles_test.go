@@ -431,6 +431,7 @@ func TestMistakesWithRoles(t *testing.T) {
 		"--ready: belongs to the orchestrator":           {"--role", "ingress", "--orchestrator", "./LINK", "--ready"},
 		"--origin: belongs to an ingress":                {"--role", "orchestrator", "--origin", "https://a.example"},
 		"--listen: belongs to an ingress, which serves the clients; did you mean --listen-orchestrator?": {"--role", "orchestrator", "--listen", "127.0.0.1:8283"},
+		"--advertise: is for orchestrators with --cluster":                                               {"--role", "orchestrator", "--advertise", "a:1"},
 		"an orchestrator has --listen-orchestrator":                                                      {"--orchestrator", "./LINK"},
 		"an ingress has --orchestrator":                                                                  {"--role", "ingress", "--orchestrator", "./LINK", "--listen-orchestrator", "./LINK"},
 		"--listen-orchestrator 0.0.0.0:1: over TCP":                                                      {"--role", "orchestrator", "--listen-orchestrator", "0.0.0.0:1", "--data", filepath.Join(t.TempDir(), "d")},

@@ -354,6 +354,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope), Chat: config.Chat, DetachedOnChannel: config.AgentCall.Channel, Certificate: certificate},
 		MCP:     files.MCP(),
 		Modules: files.Modules(),
+		Link:    c.linkFiles(),
 
 		WasmWorker: wasmWorker(),
 	}, log)
@@ -381,6 +382,15 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if err := gateway.CheckListenAddress(c.Listen, n.Keys.Count()); err != nil && listener != nil {
 		return nil, fmt.Errorf("%s", strings.ReplaceAll(err.Error(), "--data DIR", "--data "+shellQuote(c.Data)))
 	}
+	linked := ""
+	if cluster != nil { // the other members connect there, too
+		if linked, err = c.serveLink(n); err != nil {
+			return nil, err
+		}
+		if err := n.awaitCluster(log); err != nil {
+			return nil, err
+		}
+	}
 	if files != nil {
 		if err := files.Apply(n, log); err != nil {
 			return nil, err
@@ -396,10 +406,12 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		}
 		opened.startWatch(w)
 	}
-	linked, err := c.serveLink(n)
-	if err != nil {
-		return nil, err
+	if cluster == nil {
+		if linked, err = c.serveLink(n); err != nil {
+			return nil, err
+		}
 	}
+	n.AdmitIngress()
 	n.ServeOwner(func(err error) { n.served <- err })
 	if n.url = linked; listener != nil {
 		c.warnAboutClients(certificate, n.Keys, log)

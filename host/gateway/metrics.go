@@ -135,9 +135,10 @@ var (
 	promptBytesDesc      = newDesc("prompts_recorded_bytes", "Bytes of recorded prompts.")
 	spansDesc            = newDesc("trace_spans_total", "Spans for the collector of [otel] by outcome: sent, or dropped because it did not take them in time or rejected them.", "outcome")
 	spansWaitingDesc     = newDesc("trace_spans_waiting", "Spans that wait to be sent; more may wait in the log.")
-	clusterMembersDesc   = newDesc("cluster_members", "Orchestrators with a lease, of which one serves. Absent without --cluster.")
-	clusterEpochDesc     = newDesc("cluster_epoch", "Number of the owner of the log; a takeover raises it.")
-	clusterLeaseDesc     = newDesc("cluster_lease_seconds", "Time left of the lease of the orchestrator that serves; 0: it waits for a renewal.")
+	clusterMembersDesc   = newDesc("cluster_members", "Orchestrators with a lease. Absent without --cluster.")
+	clusterLogsDesc      = newDesc("cluster_logs", "Logs that this orchestrator owns.")
+	clusterEpochDesc     = newDesc("cluster_epoch", "Rises whenever a log gets another owner.")
+	clusterLeaseDesc     = newDesc("cluster_lease_seconds", "Time left of the lease of this orchestrator; 0: it waits for a renewal.")
 	waitsDesc            = newDesc("waits_total", "Waits for a signal or an approval by outcome: ok, or the code of the refusal.", "outcome")
 )
 
@@ -148,7 +149,7 @@ const outstandingAgentsMax = 10
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
 		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, modelCostDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc, routesDesc,
-		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc, promptsDesc, promptBytesDesc, spansDesc, spansWaitingDesc, clusterMembersDesc, clusterEpochDesc, clusterLeaseDesc} {
+		approvalsDesc, approvalOldestDesc, unknownDesc, webhookDesc, webhookWaitingDesc, webhookOldestDesc, promptsDesc, promptBytesDesc, spansDesc, spansWaitingDesc, clusterMembersDesc, clusterLogsDesc, clusterEpochDesc, clusterLeaseDesc} {
 		out <- d
 	}
 }
@@ -253,6 +254,7 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	if c := stats.Cluster; c.Members > 0 {
 		put(clusterMembersDesc, gauge, float64(c.Members))
+		put(clusterLogsDesc, gauge, float64(c.Logs))
 		put(clusterEpochDesc, gauge, float64(c.Epoch))
 		put(clusterLeaseDesc, gauge, c.Lease.Seconds())
 	}

@@ -310,18 +310,24 @@ func (s *Store) SettleAll(all *store.Transaction) (stored bool, err error) {
 // Sync implements store.Log. A batch is durable when Append returns.
 func (s *Store) Sync(uint64) error { return nil }
 
-// Apply implements store.KV, fenced like a batch of each log. The rows are durable when it returns. It is repeated
-// when its result is lost, which the same rows allow.
+// Apply implements store.KV, fenced like a batch of each log that this process has. The rows are durable when it
+// returns. It is repeated when its result is lost, which the same rows allow.
 func (s *Store) Apply(rows []store.Row) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	return s.apply(rows)
+	return s.apply(rows, func(*ownedLog) bool { return true })
 }
 
-func (s *Store) apply(rows []store.Row) error {
+// apply is Apply, fenced like a batch of some logs.
+func (s *Store) apply(rows []store.Row, of func(*ownedLog) bool) error {
 	t := transaction{owner: s.owner, change: changeOf(rows, nil)}
-	for log, l := range s.logs {
-		t.moves = append(t.moves, move{int16(log), l.epoch, l.head.Batch, l.head})
+	for log := range s.logs {
+		if l := &s.logs[log]; l.epoch != 0 && of(l) {
+			t.moves = append(t.moves, move{int16(log), l.epoch, l.head.Batch, l.head})
+		}
+	}
+	if len(t.moves) == 0 {
+		return errors.New("this process writes no log of the store")
 	}
 	if err := t.tables.deleteRows(rows); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,20 +27,19 @@ type ClusterConfig struct {
 	URL     string
 	Name    string       // of the cluster, the same in all of its processes
 	Node    actor.NodeID // of the store, the same in all of its processes
-	Address string       // at which ingress processes reach this one; shown to people
+	Address string       // at which ingress processes and other members reach this one
 	Timing  placement.Timing
-	Logs    int          // number of logs of a new store, at most logsMax; 0 means NewLogs. A member owns all or none
+	Logs    int          // number of logs of a new store, at most logsMax; 0 means NewLogs
 	Logger  *slog.Logger // nil discards
-	// Lost is told why the process must end at once: another serves the log, or may. nil prints the line
+	// Lost is told why the process must end at once: others serve its logs, or may. nil prints the line
 	// and ends the process with LostCode.
 	Lost func(line string)
 }
 
-// LostCode is the exit code of a process that has lost its lease. A supervisor starts it again, to stand by.
+// LostCode is the exit code of a process that has lost its lease. A supervisor starts it again.
 const LostCode = 3
 
-// Cluster is a process in a cluster: it stands by until it owns the logs, and then serves while its lease
-// is valid.
+// Cluster is a process in a cluster: a member that owns some of the logs, and serves while its lease is valid.
 type Cluster struct {
 	config ClusterConfig
 	url    string
@@ -52,24 +52,39 @@ type Cluster struct {
 
 	mu      sync.Mutex // protects what follows
 	member  *placement.Member
-	owner   placement.Owner // of the logs
-	changed chan struct{}   // closed when owner changes
-	beaten  chan struct{}   // closed by the next beat
+	view    View
+	changed chan struct{} // closed when view changes
+	beaten  chan struct{} // closed by the next beat
 	closed  bool
 	members int // with a lease, at the last beat
 	asked   bool
 
 	leaving chan struct{} // closed once asked is true
 
-	stop chan struct{}
-	done sync.WaitGroup
+	releases chan release
+	stop     chan struct{}
+	done     sync.WaitGroup
 }
 
-// memberName returns a name that no process has had.
+// View is the cluster as a member sees it.
+type View struct {
+	Owners  []placement.Owner // by log
+	Held    []placement.Held  // logs of this member, by number
+	Surplus []placement.Held  // those of them that it should release
+	Members []Reached         // with a lease, this one included
+}
+
+// release is a log that is to be released between two beats.
+type release struct {
+	log    uint16
+	result chan error
+}
+
+// memberName returns a name that no process has had. It is the name of a node, too.
 func memberName() string {
 	host, _ := os.Hostname()
 	host = strings.Map(func(r rune) rune {
-		if r < '!' || r > '~' || r == '\'' || r == '\\' {
+		if actor.CheckName(string(r)+"x") != nil {
 			return '-'
 		}
 		return r
@@ -77,10 +92,10 @@ func memberName() string {
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // never fails
 	// application_name has 63 bytes, and names the connections of a member.
-	return fmt.Sprintf("%s/%d-%s", host[:min(len(host), 30)], os.Getpid(), hex.EncodeToString(random[:]))
+	return fmt.Sprintf("%s.%d-%s", host[:min(len(host), 30)], os.Getpid(), hex.EncodeToString(random[:]))
 }
 
-// Join makes this process a member of a cluster. It makes the tables in a database that has none. The
+// Join prepares this process as a member of a cluster. It makes the tables in a database that has none. The
 // caller MUST close the cluster after the store.
 func Join(c ClusterConfig) (_ *Cluster, err error) {
 	if c.Name == "" {
@@ -89,12 +104,11 @@ func Join(c ClusterConfig) (_ *Cluster, err error) {
 	if err := c.Timing.Check(); err != nil {
 		return nil, err
 	}
-	x := &Cluster{config: c, url: Shown(c.URL), name: memberName(), logger: c.Logger, beaten: make(chan struct{}), changed: make(chan struct{}), leaving: make(chan struct{}), stop: make(chan struct{})}
+	x := &Cluster{config: c, url: Shown(c.URL), name: memberName(), logger: c.Logger, beaten: make(chan struct{}), changed: make(chan struct{}), leaving: make(chan struct{}), releases: make(chan release), stop: make(chan struct{})}
 	if x.logger == nil {
 		x.logger = slog.New(slog.DiscardHandler)
 	}
 	x.member = placement.NewMember(x.name, c.Address, c.Timing)
-	x.member.TakeAll()
 	defer func() {
 		if err != nil {
 			x.table.close()
@@ -108,11 +122,17 @@ func Join(c ClusterConfig) (_ *Cluster, err error) {
 	if err := x.prepare(); err != nil {
 		return nil, err
 	}
-	if _, err := x.beat(); err != nil {
-		return nil, err
-	}
-	x.done.Go(x.beats)
 	return x, nil
+}
+
+// Begin takes this process into the cluster: from now on it gets logs, which it MUST adopt.
+func (x *Cluster) Begin() error {
+	wait, err := x.beat()
+	if err != nil {
+		return fmt.Errorf("store %s: %w", x.url, explain(err))
+	}
+	x.done.Go(func() { x.beats(wait) })
+	return nil
 }
 
 // prepare checks the server, brings the schema up to date and marks the store as that of the cluster.
@@ -159,14 +179,17 @@ func (x *Cluster) prepare() error {
 	return fmt.Errorf("belongs to the cluster %q, not to %q", cluster, x.config.Name)
 }
 
-// beats renews the lease until Close.
-func (x *Cluster) beats() {
-	next := time.NewTimer(0)
+// beats renews the lease until Close, and releases logs between two renewals.
+func (x *Cluster) beats(wait time.Duration) {
+	next := time.NewTimer(wait)
 	defer next.Stop()
 	for {
 		select {
 		case <-x.stop:
 			return
+		case r := <-x.releases:
+			r.result <- x.release(r.log)
+			continue
 		case <-next.C:
 		}
 		// A lease says that this process can write. One whose connection to the log fails leaves it to others.
@@ -175,17 +198,55 @@ func (x *Cluster) beats() {
 			next.Reset(x.config.Timing.Beat)
 			continue
 		}
-		again, err := x.beat()
-		switch {
-		case err != nil:
+		wait, err := x.beat()
+		if err != nil {
 			x.logger.Warn("the lease could not be renewed: will try again", "store", x.url, "error", explain(err).Error())
 			x.failed()
-			next.Reset(x.config.Timing.Beat)
-		case again:
-			next.Reset(0)
-		default:
-			next.Reset(x.config.Timing.Beat)
+			wait = x.config.Timing.Beat
 		}
+		next.Reset(wait)
+	}
+}
+
+// release gives a log up.
+func (x *Cluster) release(log uint16) error {
+	epoch := x.epochOf(int16(log))
+	if epoch == 0 {
+		return nil
+	}
+	is := func(h placement.Held) bool { return h.Log == log }
+	x.mu.Lock()
+	x.member.Dropped(log) // if its row is not released, the next answer gives it back
+	v := View{Owners: slices.Clone(x.view.Owners), Held: slices.Clone(x.member.Held()), Surplus: slices.DeleteFunc(slices.Clone(x.view.Surplus), is), Members: x.view.Members}
+	v.Owners[log] = placement.Owner{Log: log}
+	x.show(v)
+	x.mu.Unlock()
+	return x.table.Release(x.name, log, actor.Epoch(epoch))
+}
+
+// show changes the view. The caller holds mu.
+func (x *Cluster) show(v View) {
+	x.view = v
+	close(x.changed)
+	x.changed = make(chan struct{})
+}
+
+// Leave makes this process get no further logs.
+func (x *Cluster) Leave() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.member.Leave()
+}
+
+// Release gives a log up, for another member. All that this process wrote to it MUST be durable, and it MUST write
+// nothing more until it adopts it again.
+func (x *Cluster) Release(log uint16) error {
+	r := release{log, make(chan error, 1)}
+	select {
+	case x.releases <- r:
+		return <-r.result
+	case <-x.stop:
+		return errors.New("the process leaves the cluster")
 	}
 }
 
@@ -195,14 +256,14 @@ func (x *Cluster) failed() {
 	x.member.Failed(readClock())
 }
 
-// beat sends one request. It reports whether another should follow at once.
-func (x *Cluster) beat() (again bool, err error) {
+// beat sends one request. It returns the time until the next one.
+func (x *Cluster) beat() (wait time.Duration, err error) {
 	x.mu.Lock()
 	request := x.member.Beat(readClock())
 	x.mu.Unlock()
 	answer, err := x.table.Beat(request)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	x.mu.Lock()
 	change := x.member.Answered(request, answer)
@@ -212,15 +273,8 @@ func (x *Cluster) beat() (again bool, err error) {
 		close(x.leaving)
 	}
 	x.until.Store(int64(x.member.Until()))
-	if change.Owners {
-		x.owner = placement.Owner{}
-		for _, o := range x.member.Owners() { // they have one owner
-			if x.owner = o; o.Member != x.name {
-				break
-			}
-		}
-		close(x.changed)
-		x.changed = make(chan struct{})
+	if change.Owners || len(change.Adopted) > 0 || !slices.Equal(x.view.Surplus, change.Surplus) || !slices.Equal(x.view.Members, x.table.last) {
+		x.show(View{Owners: slices.Clone(x.member.Owners()), Held: slices.Clone(x.member.Held()), Surplus: change.Surplus, Members: x.table.last})
 	}
 	closed := x.closed
 	close(x.beaten)
@@ -229,7 +283,13 @@ func (x *Cluster) beat() (again bool, err error) {
 	if why != "" && !closed {
 		x.lose(why)
 	}
-	return change.Again, nil
+	switch {
+	case change.Again:
+		return 0, nil
+	case change.Soon:
+		return x.config.Timing.Beat / 4, nil
+	}
+	return x.config.Timing.Beat, nil
 }
 
 // lose ends the process.
@@ -252,37 +312,22 @@ var ErrLeaving = errors.New("this member was asked to leave the cluster")
 // Leaving returns a channel that is closed once somebody has asked this member to leave; see Drain.
 func (x *Cluster) Leaving() <-chan struct{} { return x.leaving }
 
-// Stats returns the state of the cluster at the last beat.
-func (x *Cluster) Stats() (members int, epoch uint64, lease time.Duration) {
+// Stats returns the state of the cluster at the last beat. The epoch rises whenever a log gets another owner.
+func (x *Cluster) Stats() (members, logs int, epoch uint64, lease time.Duration) {
 	x.mu.Lock()
-	members = x.members
+	members, logs = x.members, len(x.member.Held())
+	for _, o := range x.view.Owners {
+		epoch += uint64(o.Epoch)
+	}
 	x.mu.Unlock()
-	return members, x.Epoch(), max(0, time.Duration(x.until.Load()-int64(readClock())))
+	return members, logs, epoch, max(0, time.Duration(x.until.Load()-int64(readClock())))
 }
 
-// Own waits until this process owns the logs, or until ctx ends or the member is asked to leave. It calls standby with the owner each time
-// that another process is the owner.
-func (x *Cluster) Own(ctx context.Context, standby func(owner placement.Owner)) error {
-	for {
-		x.mu.Lock()
-		owner, changed, ended := x.owner, x.changed, x.member.Ended()
-		x.mu.Unlock()
-		switch {
-		case ended != "":
-			return errors.New(ended)
-		case owner.Member == x.name:
-			return nil
-		case owner.Member != "":
-			standby(owner)
-		}
-		select {
-		case <-changed:
-		case <-x.leaving:
-			return ErrLeaving
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+// View returns the cluster at the last beat, and a channel that is closed once it changes.
+func (x *Cluster) View() (v View, changed <-chan struct{}) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.view, x.changed
 }
 
 // epochOf returns the epoch under which this process owns a log, or 0.
@@ -296,9 +341,6 @@ func (x *Cluster) epochOf(log int16) int64 {
 	}
 	return 0
 }
-
-// Epoch returns the epoch under which this process owns the first log, or 0. A later owner has a greater one.
-func (x *Cluster) Epoch() uint64 { return uint64(x.epochOf(0)) }
 
 // Serves reports whether the lease is valid.
 func (x *Cluster) Serves() bool { return int64(readClock()) < x.until.Load() }

@@ -6,7 +6,7 @@ package postgres
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,17 +35,31 @@ func join(t *testing.T, url string) joined {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := j.Begin(); err != nil {
+		t.Fatal(err)
+	}
 	return j
 }
 
-func (j joined) own(t *testing.T) {
+// own waits until the member holds a number of logs.
+func (j joined) own(t *testing.T, logs int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := j.Own(ctx, func(placement.Owner) {}); err != nil {
-		t.Fatalf("owns nothing: %v", err)
+	late := time.After(20 * time.Second)
+	for {
+		v, changed := j.View()
+		if len(v.Held) == logs {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late:
+			t.Fatalf("holds %d logs, want %d", len(v.Held), logs)
+		}
 	}
 }
+
+// epoch returns the epoch of the first log.
+func (j joined) epoch() int64 { return j.epochOf(0) }
 
 func (j joined) leave(t *testing.T) {
 	t.Helper()
@@ -54,40 +68,79 @@ func (j joined) leave(t *testing.T) {
 	}
 }
 
-// One member serves. The next one follows at once when it leaves, under a greater epoch.
-func TestMemberFollowsOneThatLeaves(t *testing.T) {
+// A member that joins gets its share from the one that has all, and all when that one leaves, each log under a greater
+// epoch than before.
+func TestMembersShareLogs(t *testing.T) {
 	url := postgrestest.Start(t).Database()
 	a := join(t, url)
-	a.own(t)
-	if !a.Serves() || a.Epoch() != 1 {
-		t.Errorf("serves %v under epoch %d", a.Serves(), a.Epoch())
+	a.own(t, 16)
+	if !a.Serves() || a.epoch() != 1 {
+		t.Errorf("serves %v under epoch %d", a.Serves(), a.epoch())
 	}
 	s, err := Open(url, "n1", Options{Cluster: a.Cluster})
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Apply(nil); err == nil || !strings.Contains(err.Error(), "writes no log") {
+		t.Errorf("a member writes before it has adopted a log: %v", err)
+	}
+	first, err := s.Adopt(15, 1)
+	if err != nil || first.Start != 1 {
+		t.Fatalf("adopted %+v, %v", first, err)
+	}
+	if err := s.Apply(nil); err != nil {
+		t.Error(err)
+	}
 	b := join(t, url)
-	var owner placement.Owner
-	cluster, all, err := Members(url)
-	if err != nil || cluster != "team" || len(all) != 2 || all[0].Member != a.Name() || !all[0].Serves || all[1].Serves || all[1].LeaseMS <= 0 {
-		t.Errorf("members of %q: %+v, %v", cluster, all, err)
+	x, err := Members(url)
+	all := x.Members
+	if err != nil || x.Name != "team" || !x.Placed() || len(all) != 2 || all[0].Member != a.Name() || all[0].Logs != 16 || all[1].Logs != 0 || all[1].LeaseMS <= 0 {
+		t.Errorf("members of %q: %+v, %v", x.Name, all, err)
 	}
-	waiting, stop := context.WithCancel(t.Context())
-	if err := b.Own(waiting, func(o placement.Owner) { owner = o; stop() }); err == nil || owner.Member != a.Name() || owner.Address != "here" {
-		t.Errorf("stands by for %+v: %v", owner, err)
+	for len(surplusOf(a)) < 8 {
+		waitForChange(t, a)
 	}
-	if _, err := Open(url, "n1", Options{Cluster: b.Cluster}); err == nil || !strings.Contains(err.Error(), "the log belongs to "+a.Name()) {
-		t.Errorf("a member that stands by opens the store: %v", err)
+	s.Drop(15)
+	for _, h := range surplusOf(a) {
+		if err := a.Release(h.Log); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.own(t, 8)
+	b.own(t, 8)
+	if _, err := s.Adopt(15, 1); err == nil || !strings.Contains(err.Error(), "log 15 belongs to \""+b.Name()+"\" under epoch 2") {
+		t.Errorf("a log of another member is adopted: %v", err)
+	}
+	if err := a.Release(15); err != nil { // of no effect
+		t.Error(err)
+	}
+	if v, _ := b.View(); len(v.Members) != 2 || v.Owners[15].Member != b.Name() || v.Owners[0].Address != "here" {
+		t.Errorf("the cluster as one sees it: %+v", v)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	a.leave(t)
-	b.own(t)
-	if b.Epoch() != 2 || a.Serves() || len(a.lost) != 0 {
-		t.Errorf("epoch %d, the former one serves: %v, lost %d", b.Epoch(), a.Serves(), len(a.lost))
+	b.own(t, 16)
+	if b.epoch() != 2 || a.Serves() || len(a.lost) != 0 {
+		t.Errorf("epoch %d, the former one serves: %v, lost %d", b.epoch(), a.Serves(), len(a.lost))
 	}
 	b.leave(t)
+}
+
+func surplusOf(j joined) []placement.Held {
+	v, _ := j.View()
+	return v.Surplus
+}
+
+func waitForChange(t *testing.T, j joined) {
+	t.Helper()
+	_, changed := j.View()
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing has changed")
+	}
 }
 
 // A process of no cluster, or of another one, is refused even while nobody serves.
@@ -137,12 +190,15 @@ func TestFrozenOwnerIsReplaced(t *testing.T) {
 	server := postgrestest.Start(t)
 	url := server.Database()
 	a := join(t, url)
-	a.own(t)
+	a.own(t, 16)
 	s, err := Open(url, "n1", Options{Cluster: a.Cluster})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	if _, err := s.Adopt(3, 1); err != nil {
+		t.Fatal(err)
+	}
 	// A transaction whose client is gone in its middle: it has moved the head and does not end.
 	held, err := pgx.ConnectConfig(t.Context(), s.config)
 	if err != nil {
@@ -154,7 +210,7 @@ func TestFrozenOwnerIsReplaced(t *testing.T) {
 	}
 	a.table.timeout = time.Nanosecond // it reaches the database no more
 	b := join(t, url)
-	b.own(t)
+	b.own(t, 16)
 	if a.Serves() {
 		t.Error("two members serve")
 	}
@@ -174,7 +230,7 @@ func TestClusterOutlivesOutage(t *testing.T) {
 	server := postgrestest.Start(t)
 	url := server.Database()
 	a, b := join(t, url), joined{}
-	a.own(t)
+	a.own(t, 16)
 	b = join(t, url)
 	server.Kill(syscall.SIGQUIT)
 	<-time.After(quick.TTL)
@@ -183,8 +239,8 @@ func TestClusterOutlivesOutage(t *testing.T) {
 	}
 	server.Run()
 	a.Await(nil)
-	if !a.Serves() || b.Serves() && b.Epoch() != 0 || a.Epoch() != 1 {
-		t.Errorf("after the outage: %v under epoch %d, %d", a.Serves(), a.Epoch(), b.Epoch())
+	if !a.Serves() || b.epoch() != 0 || a.epoch() != 1 {
+		t.Errorf("after the outage: %v under epoch %d, %d", a.Serves(), a.epoch(), b.epoch())
 	}
 	select {
 	case line := <-a.lost:
@@ -197,7 +253,7 @@ func TestClusterOutlivesOutage(t *testing.T) {
 	close(stopped)
 	a.leave(t)
 	a.Await(stopped) // does not wait
-	b.own(t)
+	b.own(t, 16)
 	b.leave(t)
 }
 
@@ -205,7 +261,7 @@ func TestClusterOutlivesOutage(t *testing.T) {
 func TestMemberIsAskedToLeave(t *testing.T) {
 	url := postgrestest.Start(t).Database()
 	a := join(t, url)
-	a.own(t)
+	a.own(t, 16)
 	b, c := join(t, url), join(t, url)
 	if err := Drain(url, "nobody"); err == nil || !strings.Contains(err.Error(), `no member is named "nobody"`) {
 		t.Errorf("a member that does not exist: %v", err)
@@ -232,33 +288,31 @@ func TestMemberIsAskedToLeave(t *testing.T) {
 	if last != 1 {
 		t.Errorf("%d of 3 members were refused, want 1", last)
 	}
-	if members, epoch, lease := a.Stats(); members != 3 || epoch != 1 || lease <= 0 || lease > quick.TTL {
-		t.Errorf("%d members, epoch %d, a lease of %v", members, epoch, lease)
+	if members, logs, epoch, lease := a.Stats(); members != 3 || logs != 16 || epoch != 16 || lease <= 0 || lease > quick.TTL {
+		t.Errorf("%d members, %d logs, epoch %d, a lease of %v", members, logs, epoch, lease)
 	}
 	for _, j := range []joined{b, c} {
 		select {
 		case <-j.Leaving():
-			if err := j.Own(t.Context(), func(placement.Owner) {}); !errors.Is(err, ErrLeaving) {
-				t.Errorf("a member that stands by: %v", err)
-			}
 		case <-time.After(3 * quick.Beat): // it is the one that stays, or its next beat tells it
 		}
 	}
-	_, all, err := Members(url)
+	x, err := Members(url)
+	all := x.Members
 	leaving := 0
 	for _, m := range all {
 		if m.Leaving {
 			leaving++
 		}
 	}
-	if err != nil || len(all) != 3 || leaving != 2 || !all[0].Serves {
+	if err != nil || len(all) != 3 || leaving != 2 || all[0].Logs != 16 {
 		t.Errorf("%+v, %v", all, err)
 	}
 	c.leave(t)
 	b.leave(t)
 	a.leave(t)
 	d := join(t, url) // another process, and a later one of the same machine
-	d.own(t)
+	d.own(t, 16)
 	select {
 	case <-d.Leaving():
 		t.Error("a new member was asked to leave")
@@ -294,7 +348,7 @@ func TestStoreKnowsWhetherCommitsWait(t *testing.T) {
 	}
 }
 
-// Processes that start at once on an empty database make one store, and each has the log in turn.
+// Processes that start at once on an empty database make one store, and share its logs.
 func TestMembersStartAtOnce(t *testing.T) {
 	server := postgrestest.Start(t)
 	for range 5 {
@@ -302,14 +356,31 @@ func TestMembersStartAtOnce(t *testing.T) {
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {
-				x, err := Join(ClusterConfig{URL: url, Name: "team", Node: "n1", Address: "here", Timing: quick, Lost: func(line string) { t.Error(line) }})
+				x, err := Join(ClusterConfig{URL: url, Name: "team", Node: "n1", Address: "here", Timing: quick, Logs: 3, Lost: func(line string) { t.Error(line) }})
+				if err == nil {
+					err = x.Begin()
+				}
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				if err := errors.Join(x.Own(ctx, func(placement.Owner) {}), x.Close()); err != nil {
+				owned := func() bool {
+					v, _ := x.View()
+					return !slices.ContainsFunc(v.Owners, func(o placement.Owner) bool { return o.Member == "" })
+				}
+				late := time.After(20 * time.Second)
+				for !owned() {
+					_, changed := x.View()
+					if owned() {
+						break
+					}
+					select {
+					case <-changed:
+					case <-late:
+						t.Error("a log has no owner")
+					}
+				}
+				if err := x.Close(); err != nil {
 					t.Error(err)
 				}
 			})

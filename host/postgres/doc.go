@@ -19,11 +19,13 @@
 // database answers.
 //
 // The number of logs is that of the store since it was made, and each shard has one of them; a new store has
-// NewLogs. Several processes may share a store as a cluster: one serves all logs under a lease, the others stand by
-// (package placement). It is a part of the server without a promise of compatibility: programs use package troupe.
+// NewLogs. Several processes may share a store as a cluster: each writes the logs that the table of members gives it,
+// under a lease (package placement), and reads all. It is a part of the server without a promise of compatibility:
+// programs use package troupe.
 //
 // # Files
 //
+//	adopt.go      logs that a process of a cluster begins or ends to write
 //	append.go     the transaction of a batch, and how a lost answer is settled
 //	clock_linux.go  the clock of leases
 //	clock_other.go  the same elsewhere

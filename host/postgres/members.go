@@ -19,7 +19,11 @@ type members struct {
 	config  *pgx.ConnConfig
 	conn    *pgx.Conn // nil: none
 	timeout time.Duration
+	last    []Reached // with a lease, in the last answer
 }
+
+// Reached is a member with a lease, and where it is reached.
+type Reached struct{ Member, Address string }
 
 var _ placement.Table = (*members)(nil)
 
@@ -67,6 +71,12 @@ func (m *members) Beat(r placement.Request) (a placement.Answer, err error) {
 			return o, err
 		})
 		a.Renewed = len(a.Owners) > 0
+		if err != nil || !a.Renewed {
+			return err
+		}
+		if rows, err = c.Query(ctx, "SELECT member, address FROM troupe.members WHERE lease_until > clock_timestamp() ORDER BY member"); err == nil {
+			m.last, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Reached])
+		}
 		return err
 	})
 	return a, err
@@ -92,14 +102,30 @@ func (m *members) leave(member string) error {
 type MemberInfo struct {
 	Member  string    `json:"member"`
 	Address string    `json:"address"`
-	Serves  bool      `json:"serves"`
+	Logs    int       `json:"logs"`     // that it owns
 	Leaving bool      `json:"leaving"`  // asked to leave; see Drain
 	LeaseMS int64     `json:"lease_ms"` // left; negative: it is over
 	Since   time.Time `json:"since"`
 }
 
-// Members returns the cluster that a store belongs to, "" for none, and its members, the longest first.
-func Members(url string) (cluster string, all []MemberInfo, err error) {
+// ClusterInfo is a cluster for people.
+type ClusterInfo struct {
+	Name    string // empty: the store belongs to none
+	Logs    int
+	Members []MemberInfo // the longest first
+}
+
+// Placed reports whether each log has an owner.
+func (c *ClusterInfo) Placed() bool {
+	owned := 0
+	for _, m := range c.Members {
+		owned += m.Logs
+	}
+	return owned == c.Logs
+}
+
+// Members returns the cluster that a store belongs to.
+func Members(url string) (x ClusterInfo, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("store %s: %w", Shown(url), explain(err))
@@ -107,7 +133,7 @@ func Members(url string) (cluster string, all []MemberInfo, err error) {
 	}()
 	config, err := parse(url, applicationName+" list")
 	if err != nil {
-		return "", nil, err
+		return x, err
 	}
 	m := members{config: config, timeout: connectTimeout}
 	defer m.close()
@@ -115,21 +141,21 @@ func Members(url string) (cluster string, all []MemberInfo, err error) {
 		if err := checkSchema(ctx, c); err != nil {
 			return err
 		}
-		if err := c.QueryRow(ctx, "SELECT cluster FROM troupe.store").Scan(&cluster); err != nil {
+		if err := c.QueryRow(ctx, "SELECT cluster, logs FROM troupe.store").Scan(&x.Name, &x.Logs); err != nil {
 			return err
 		}
-		rows, err := c.Query(ctx, `SELECT m.member, m.address, m.lease_until > clock_timestamp() AND EXISTS (SELECT 1 FROM troupe.logs l WHERE l.owner = m.member), m.leaving,
+		rows, err := c.Query(ctx, `SELECT m.member, m.address, (SELECT count(*) FROM troupe.logs l WHERE l.owner = m.member AND m.lease_until > clock_timestamp()), m.leaving,
 			(extract(epoch FROM m.lease_until - clock_timestamp()) * 1000)::bigint, m.since FROM troupe.members m ORDER BY m.since, m.member`)
 		if err != nil {
 			return err
 		}
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i MemberInfo, err error) {
-			err = row.Scan(&i.Member, &i.Address, &i.Serves, &i.Leaving, &i.LeaseMS, &i.Since)
+		x.Members, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i MemberInfo, err error) {
+			err = row.Scan(&i.Member, &i.Address, &i.Logs, &i.Leaving, &i.LeaseMS, &i.Since)
 			return i, err
 		})
 		return err
 	})
-	return cluster, all, err
+	return x, err
 }
 
 // ErrLast is the error of Drain for a member that no other one could follow.

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,7 @@ type Options struct {
 	Idle bool
 	// logs is the number of logs of a new store; 0 means NewLogs.
 	logs int
-	// Cluster is the cluster of the process, which owns the log; nil: the store is of one process.
+	// Cluster is the cluster of the process, which adopts logs; nil: the store is of one process, which writes all.
 	Cluster *Cluster
 }
 
@@ -79,7 +80,7 @@ type Store struct {
 // ownedLog is a log as this process writes it.
 type ownedLog struct {
 	node  actor.NodeID // its name
-	epoch int64
+	epoch int64        // 0: it is not written by this process
 	head  store.Mark
 }
 
@@ -181,23 +182,30 @@ func Open(url string, node actor.NodeID, o Options) (_ *Store, err error) {
 	}
 	for i := range s.logs {
 		l := &s.logs[i]
-		end := store.LogEnd{Node: l.node}
-		if end.End, err = store.Verify(s, l.node, l.head); err != nil {
-			return nil, err
-		}
-		if end.Origin, err = store.Origin(s, l.node); err != nil {
-			return nil, err
+		end := store.LogEnd{Node: l.node, Anchor: store.Anchor{End: l.head}}
+		if o.Cluster == nil {
+			if end.End, err = store.Verify(s, l.node, l.head); err != nil {
+				return nil, err
+			}
+			if end.Origin, err = store.Origin(s, l.node); err != nil {
+				return nil, err
+			}
 		}
 		s.ends = append(s.ends, end)
+	}
+	if o.Cluster != nil { // other processes may write until Adopt
+		for i := range s.logs {
+			s.logs[i].epoch = 0
+		}
+		s.index = store.NewIndex(store.IndexConfig{})
+		o.Cluster.writer.Store(s)
+		return s, nil
 	}
 	if s.index, err = store.RecoverIndex(s, store.IndexConfig{}, nil); err != nil {
 		return nil, err
 	}
 	s.index.Clear()
 	s.Rows.Index = s.index.TakeForgotten()
-	if o.Cluster != nil {
-		o.Cluster.writer.Store(s)
-	}
 	return s, nil
 }
 
@@ -375,7 +383,7 @@ func (h *head) scan(row pgx.Row) error {
 	return nil
 }
 
-// claim makes this process the one that writes the logs.
+// claim makes this process the one that writes the logs. In a cluster, its table decides that.
 func (s *Store) claim(ctx context.Context) error {
 	query := "SELECT log, owner, epoch, batch, pos, hash FROM troupe.logs"
 	args := []any{}
@@ -398,9 +406,6 @@ func (s *Store) claim(ctx context.Context) error {
 		h := &heads[i]
 		if h.log < 0 || int(h.log) >= len(s.logs) {
 			return fmt.Errorf("troupe.logs: there is no log %d", h.log)
-		}
-		if c := s.options.Cluster; c != nil && (h.owner != s.owner || h.epoch != c.epochOf(h.log)) {
-			return fmt.Errorf("the log belongs to %s", h.owner)
 		}
 		s.logs[h.log].epoch, s.logs[h.log].head = h.epoch, h.mark
 	}
@@ -477,7 +482,7 @@ func (s *Store) reconnect() error {
 // NewLog returns a Log that continues at the ends of the store's logs. A store MUST have only one Log.
 func NewLog(s *Store) *logs.Log {
 	return logs.New(logs.Config{
-		Store: s, Logs: s.ends,
+		Store: s, Logs: s.ends, Adopted: s.options.Cluster != nil,
 		Full: s.Full, Exhausted: s.Full,
 		FlushIndex: func() error { return nil }, // each batch does
 		// The row of the log is its anchor.
@@ -490,16 +495,24 @@ func NewLog(s *Store) *logs.Log {
 func (s *Store) Erase(node actor.NodeID, durable uint64) (more bool, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
+	if !slices.ContainsFunc(s.logs, func(l ownedLog) bool { return l.node == node && l.epoch != 0 }) {
+		return false, nil // its owner erases
+	}
 	r := s.Rows
-	r.KV = eraser{s}
+	r.KV = eraser{s, node}
 	return r.Erase(node, durable)
 }
 
-// eraser is the store.KV of a step of Erase, during which Store.writing is held.
-type eraser struct{ *Store }
+// eraser is the store.KV of a step of Erase of a log, during which Store.writing is held.
+type eraser struct {
+	*Store
+	of actor.NodeID
+}
 
 // Apply implements store.KV.
-func (e eraser) Apply(rows []store.Row) error { return e.apply(rows) }
+func (e eraser) Apply(rows []store.Row) error {
+	return e.apply(rows, func(l *ownedLog) bool { return l.node == e.of })
+}
 
 // Node returns the node that the store belongs to.
 func (s *Store) Node() actor.NodeID { return s.node }

@@ -19,9 +19,9 @@ var bodies = []Body{Invoke{}, Signal{}, Cancel{}, Forget{}, Follow{}, Lookup{}, 
 
 // everyQuery, everyAction and everyResult list the values that travel.
 var (
-	everyQuery  = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, TasksQuery{}, SchedulesQuery{}, ContextQuery{}, OpenRunQuery{}, WorkingQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, ModelsQuery{}, MemoryQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}, MemberQuery{}}
+	everyQuery  = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, TasksQuery{}, SchedulesQuery{}, ContextQuery{}, OpenRunQuery{}, WorkingQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, ModelsQuery{}, MemoryQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}, MemberQuery{}, DefinitionsQuery{}}
 	everyAction = []Action{StartChat{}, ReadChat{}, CancelChat{}, Heartbeat{}, MakeBackup{}}
-	everyResult = []Result{Agents{}, Owner{}, Working{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}, Sessions{}, Session{}, Messages{}, SessionEvents{}, SessionEnd{}, DeviceCalls{}, Tasks{}, Schedules{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{}, Gateway{}, External{}, Permit{}, Backup{}, Models{}, Chat{}, ChatPart{}, Memory{}, SessionState{}, Prompts{}, Steps{}, MemberState{}}
+	everyResult = []Result{Agents{}, Owner{}, Working{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}, Sessions{}, Session{}, Messages{}, SessionEvents{}, SessionEnd{}, DeviceCalls{}, Tasks{}, Schedules{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{}, Gateway{}, External{}, Permit{}, Backup{}, Models{}, Chat{}, ChatPart{}, Memory{}, SessionState{}, Prompts{}, Steps{}, MemberState{}, Definitions{}}
 )
 
 // bounds holds the largest value of types whose decoder checks it.

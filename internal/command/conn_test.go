@@ -89,7 +89,7 @@ var testResults = map[Query]Result{
 	EventsQuery{testRun, 1, 9, true}:       Events{testRun, 2, []Event{{2, []byte(`{"seq":2}`)}}, true},
 	ActorsQuery{"helper", 3}:               Actors{},
 	HealthQuery{}:                          Health{"the disk is full", DatabaseSynchronous},
-	StatsQuery{}:                           Stats{Cells: []CellStats{{Actors: 3}}, Clients: 1, Cluster: ClusterStats{2, 3, 4}},
+	StatsQuery{}:                           Stats{Cells: []CellStats{{Actors: 3}}, Clients: 1, Cluster: ClusterStats{2, 3, 4, 5}},
 }
 
 func (n *testNode) Lookup(_ context.Context, c Lookup) (Result, error) {

@@ -38,7 +38,6 @@ type (
 		Secret        []byte // signs run tokens
 		ApprovalScope string // needed to decide about a tool call; may be empty
 		Keys          [][]byte
-		Epoch         uint64 // of the owner of the log in a cluster, greater than that of each former owner; 0 without a cluster
 	}
 	// External is the health of an external agent.
 	External struct {

@@ -52,7 +52,8 @@ type PromptStats struct {
 // ClusterStats holds the figures of a cluster as the orchestrator that serves sees them.
 type ClusterStats struct {
 	Members int            // with a lease
-	Epoch   uint64         // of the log: it has had so many owners
+	Logs    int            // that this member owns
+	Epoch   uint64         // rises whenever a log gets another owner
 	Lease   actor.Duration // left; 0: it has run out, and the node waits until it is renewed
 }
 

@@ -17,12 +17,12 @@ var (
 	queries = newWire([]Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{},
 		SessionsQuery{}, SessionQuery{}, MessagesQuery{}, ContextQuery{}, OpenRunQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{},
 		SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, ModelsQuery{}, TasksQuery{},
-		WorkingQuery{}, MemoryQuery{}, SchedulesQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}, UsageQuery{}, MemberQuery{}})
+		WorkingQuery{}, MemoryQuery{}, SchedulesQuery{}, SessionStateQuery{}, PromptsQuery{}, StepsQuery{}, UsageQuery{}, MemberQuery{}, DefinitionsQuery{}})
 	actions = newWire([]Action{StartChat{}, ReadChat{}, CancelChat{}, Heartbeat{}, MakeBackup{}})
 	results = newWire([]Result{Agents{}, Owner{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{},
 		Sessions{}, Session{}, Messages{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{},
 		SessionEvents{}, SessionEnd{}, DeviceCalls{}, Gateway{}, External{}, Permit{}, Backup{}, Models{},
-		Chat{}, ChatPart{}, Tasks{}, Working{}, Memory{}, Schedules{}, SessionState{}, Prompts{}, Steps{}, Usage{}, MemberState{}})
+		Chat{}, ChatPart{}, Tasks{}, Working{}, Memory{}, Schedules{}, SessionState{}, Prompts{}, Steps{}, Usage{}, MemberState{}, Definitions{}})
 )
 
 // names encodes a list of names.

@@ -6,8 +6,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/troupe-run/troupe/internal/command"
 )
 
 // awaited is a value whose changes can be awaited. The zero awaited has the version 0 and no value.
@@ -52,21 +50,4 @@ func (a *awaited[T]) await(ctx context.Context, after uint64, beat time.Duration
 			return 0, *new(T), ctx.Err()
 		}
 	}
-}
-
-// Announcement is what this member announces to the others: the node that performs their commands answers
-// a command.MemberQuery with it.
-type Announcement struct{ state awaited[command.MemberState] }
-
-// Set replaces the logs that this member serves, and the version of the registry that it has applied. The
-// logs MUST NOT be changed afterwards.
-func (a *Announcement) Set(logs []command.OwnedLog, registry uint64) {
-	a.state.set(command.MemberState{Logs: logs, Registry: registry})
-}
-
-// Answer answers a query.
-func (a *Announcement) Answer(ctx context.Context, q command.MemberQuery) (command.MemberState, error) {
-	version, state, err := a.state.await(ctx, q.After, command.MemberBeat)
-	state.Version = version
-	return state, err
 }

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -74,7 +75,7 @@ func loadCatalog(stored store.Reader, of *Config, log *slog.Logger) (*catalogSyn
 			provided = append(provided, def.Provides[i].Code)
 		}
 	}
-	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(of.Native), agents.Registry(agents.DefaultQuotas(), agents.NativeNames{Served: names, Reserved: of.Reserved, Provided: provided}), agents.Session(), agents.Contexts()), keys: of.Keys, grants: of.Remembering, offered: of.Offered, items: map[string][]byte{}}
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(of.Native), agents.Registry(agents.DefaultQuotas(), agents.NativeNames{Served: names, Reserved: of.Reserved, Provided: provided}), agents.Session(), agents.Contexts()), keys: of.Keys, grants: of.Remembering, offered: of.Offered}
 	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents, tools and API keys of the registry to this node.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {
@@ -105,16 +106,8 @@ func loadCatalog(stored store.Reader, of *Config, log *slog.Logger) (*catalogSyn
 	if err := c.addRemote(of.Remote); err != nil {
 		return nil, err
 	}
-	saved, err := stored.Load(agents.RegistryID)
-	if err != nil {
-		return nil, &disk.DamageError{Err: fmt.Errorf("registry: %w", err)}
-	}
-	journal, err := store.Fold(saved)
-	if err != nil {
-		return nil, &disk.DamageError{Err: fmt.Errorf("registry: %w", err)}
-	}
-	for _, item := range journal.EffectiveState() {
-		c.items[item.Name] = item.Value
+	if c.items, err = readRegistry(stored); err != nil {
+		return nil, err
 	}
 	if err := c.compile(); err != nil {
 		return nil, err
@@ -323,6 +316,76 @@ func (c *catalogSync) publish(ctx context.Context) error {
 	return nil
 }
 
+// reload reads the registry again, which another member has changed, and returns once every cell has applied it.
+func (c *catalogSync) reload(ctx context.Context, stored store.Reader) error {
+	select {
+	case <-c.attached:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	items, err := readRegistry(stored)
+	if err != nil {
+		return err
+	}
+	if maps.EqualFunc(items, c.items, bytes.Equal) {
+		return nil
+	}
+	changed := changes{map[string]bool{}, map[string]bool{}}
+	for name, value := range items {
+		item := actor.StateItem{Name: name, Value: value}
+		if was, known := c.items[name]; known && bytes.Equal(was, value) {
+			continue
+		}
+		if id, ok := agents.AgentOf(item); ok {
+			changed.agents[id] = true
+		}
+		if name, ok := agents.ToolOf(item); ok {
+			changed.tools[name] = true
+		}
+	}
+	c.items = items
+	if err := c.compile(); err != nil {
+		return err
+	}
+	if err := c.publish(ctx); err != nil {
+		return err
+	}
+	for id := range changed.agents {
+		c.outbound.Heartbeat(id) // a registration is a sign of life
+	}
+	c.warnMissing(&changed)
+	return nil
+}
+
+// readRegistry returns the items of the registry in a store.
+func readRegistry(stored store.Reader) (map[string][]byte, error) {
+	saved, err := stored.Load(agents.RegistryID)
+	if err != nil {
+		return nil, &disk.DamageError{Err: fmt.Errorf("registry: %w", err)}
+	}
+	journal, err := store.Fold(saved)
+	if err != nil {
+		return nil, &disk.DamageError{Err: fmt.Errorf("registry: %w", err)}
+	}
+	items := map[string][]byte{}
+	for _, item := range journal.EffectiveState() {
+		items[item.Name] = item.Value
+	}
+	return items, nil
+}
+
+// scheduling begins or ends the schedules, which one member of a cluster performs.
+func (c *catalogSync) scheduling(on bool, newest actor.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.schedules.switchTo(on, newest)
+	if on {
+		c.schedules.set(&c.catalog)
+	}
+}
+
 // announce implements the tool through which the registry reports changed items. An
 // item without a value is a deletion.
 func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
@@ -358,6 +421,7 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	if err := c.publish(ctx); err != nil {
 		return tools.Refused(actor.RefuseUnavailable(time.Second, "registry update not applied by all cells: %v", err))
 	}
+	c.commands.members.registryChanged()
 	for _, item := range items {
 		if id, ok := agents.AgentOf(item); ok && len(item.Value) > 0 {
 			c.outbound.Heartbeat(id) // a registration is a sign of life
@@ -380,7 +444,7 @@ func (c *catalogSync) openDefinitions(ctx context.Context, input []byte) tools.R
 	if err != nil {
 		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
 	}
-	open, err := c.engine.OpenDefinitions(ctx, asked)
+	open, err := c.commands.openDefinitions(ctx, asked)
 	var r *actor.Refusal
 	switch {
 	case errors.As(err, &r):

@@ -56,6 +56,8 @@ type Commands struct {
 	traces   func() traces.Stats           // nil: none are sent
 	database database
 
+	members *membership // nil: the node belongs to no cluster
+
 	registry      registryCalls
 	subscriptions *shares.Shares[string]
 
@@ -90,6 +92,14 @@ func (c *Commands) NewCallID() actor.CallID { return c.engine.NewCallID() }
 
 // Invoke implements command.Node.
 func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(run actor.CallID)) (command.Answer, error) {
+	if a, passed, err := c.members.passInvoke(ctx, &in, joined); passed {
+		return a, err
+	}
+	return c.invoke(ctx, in, joined)
+}
+
+// invoke is Invoke on this node.
+func (c *Commands) invoke(ctx context.Context, in command.Invoke, joined func(run actor.CallID)) (command.Answer, error) {
 	if _, remembers := memory.ScopeOf(in.Call.To); remembers {
 		return c.changeMemory(ctx, in)
 	}
@@ -104,6 +114,9 @@ func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(ru
 			return refused(in.Call.ID, r), nil
 		}
 		a, err := c.registry.invoke(ctx, c.engine, in.By, in.Call)
+		if err == nil {
+			err = c.members.catchUp(ctx)
+		}
 		return command.Answer(a), errorOf(err)
 	}
 	if c.storage != nil {
@@ -130,6 +143,21 @@ func (c *Commands) admitDefinition(in *command.Invoke) *actor.Refusal {
 
 // Signal implements command.Node.
 func (c *Commands) Signal(ctx context.Context, in command.Signal) (command.Answer, error) {
+	if in.Call.Operation == signals.OpGiveResult { // the member that owns the run knows which device was asked
+		if n, err := c.members.owner(ctx, in.Call.To); err != nil {
+			return command.Answer{}, err
+		} else if n != nil {
+			if a, err := n.Signal(ctx, in); !hasGone(err) {
+				return a, err
+			}
+			in.Call.Attempt = max(1, in.Call.Attempt) + 1
+		}
+	}
+	return c.signal(ctx, in)
+}
+
+// signal is Signal on this node.
+func (c *Commands) signal(ctx context.Context, in command.Signal) (command.Answer, error) {
 	if r := in.By.CheckTenant(in.Call.To); r != nil {
 		return refused(in.Call.ID, r), nil
 	}
@@ -163,7 +191,19 @@ func refused(call actor.CallID, r *actor.Refusal) command.Answer {
 }
 
 // Cancel implements command.Node.
-func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
+func (c *Commands) Cancel(ctx context.Context, in command.Cancel) error {
+	if n, err := c.members.owner(ctx, in.Actor); err != nil {
+		return err
+	} else if n != nil {
+		if err := n.Cancel(ctx, in); !hasGone(err) {
+			return err
+		}
+	}
+	return c.cancel(in)
+}
+
+// cancel is Cancel on this node.
+func (c *Commands) cancel(in command.Cancel) error {
 	if r := in.By.CheckTenant(in.Actor); r != nil {
 		return r
 	}
@@ -175,6 +215,16 @@ func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
 
 // Forget implements command.Node.
 func (c *Commands) Forget(ctx context.Context, in command.Forget) error {
+	if n, err := c.members.owner(ctx, sessionID(in.By.Tenant, in.Session)); err != nil {
+		return err
+	} else if n != nil {
+		return passedError(n.Forget(ctx, in))
+	}
+	return c.forget(ctx, in)
+}
+
+// forget is Forget on this node.
+func (c *Commands) forget(ctx context.Context, in command.Forget) error {
 	err := c.engine.ForgetIf(ctx, in.By.Tenant, in.Session, func() error {
 		c.prompts.Forgetting(in.By.Tenant, in.Session)
 		return nil
@@ -194,6 +244,15 @@ func (c *Commands) forgot(tenant, session string) {
 // Follow implements command.Node. It fails only if there are too many
 // subscriptions, and updates is never closed.
 func (c *Commands) Follow(_ context.Context, in command.Follow) (updates <-chan struct{}, stop func(), err error) {
+	updates, stop, err = c.follow(in)
+	if err == nil && c.members != nil {
+		updates, stop = c.members.passFollow(in, updates, stop)
+	}
+	return updates, stop, err
+}
+
+// follow is Follow on this node.
+func (c *Commands) follow(in command.Follow) (updates <-chan struct{}, stop func(), err error) {
 	if in.Device != "" {
 		if c.devices == nil {
 			return nil, nil, actor.Refuse(actor.Rejected, "this node serves no devices")
@@ -225,7 +284,10 @@ func (c *Commands) Follow(_ context.Context, in command.Follow) (updates <-chan 
 // Lookup implements command.Node. A process of a cluster gives a result only while it has its lease: a
 // frozen process has a successor, whose acknowledged changes are missing in its memory.
 func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
-	r, err := c.lookup(ctx, in)
+	r, passed, err := c.passLookup(ctx, in)
+	if !passed {
+		r, err = c.lookup(ctx, in)
+	}
 	switch in.Query.(type) {
 	case command.HealthQuery, command.StatsQuery: // of this process
 		return r, err
@@ -332,6 +394,8 @@ func (c *Commands) lookup(ctx context.Context, in command.Lookup) (command.Resul
 		health := command.Health{Database: c.database.promise()}
 		if err := c.engine.Ready(); err != nil {
 			health.Reason = err.Error()
+		} else if c.members != nil && !c.members.cluster.Serves() {
+			health.Reason = "the lease of this process has run out, and is not renewed yet"
 		}
 		return health, nil
 	case command.StatsQuery:

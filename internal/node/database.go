@@ -32,7 +32,7 @@ func (d *database) promise() string {
 
 func (d *database) cluster() (s command.ClusterStats) {
 	if d.member != nil {
-		s.Members, s.Epoch, s.Lease = d.member.Stats()
+		s.Members, s.Logs, s.Epoch, s.Lease = d.member.Stats()
 	}
 	return s
 }

@@ -120,6 +120,17 @@ func (m *memories) drop(tenant, session string) {
 	}
 }
 
+// dropAll drops all indexes: other processes may have changed what they are of.
+func (m *memories) dropAll() {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.scopes)
+	m.bytes = 0
+}
+
 // with passes the index of a scope to a function, which reads it. While the index is built, a request waits
 // for a short time and is then refused as Busy.
 func (m *memories) with(ctx context.Context, id actor.ID, read func(*memory.Index)) error {
@@ -287,6 +298,13 @@ func (m *memories) change(ctx context.Context, call actor.Call, change memory.Ch
 	if r := change.Check(call.Operation); r != nil {
 		return refused(call.ID, r), nil
 	}
+	if n, err := m.commands.members.owner(ctx, call.To); err != nil {
+		return command.Answer{}, err
+	} else if n != nil { // whose index follows the change
+		call.Parts = []actor.Part{{Media: agents.MediaMemory, Bytes: change.Encode()}}
+		a, err := n.Invoke(ctx, command.Invoke{By: m.commands.members.principal(call.To), Call: call}, nil)
+		return a, passedError(err)
+	}
 	var near []memory.Near
 	ask := m.commands.engine.Ask
 	noted := false
@@ -358,6 +376,13 @@ func (m *memories) find(ctx context.Context, by *actor.Principal, q command.Memo
 func (m *memories) ask(ctx context.Context, id actor.ID, scope memory.Scope, q command.MemoryQuery) (command.Result, error) {
 	if r := checkMemoryQuery(&q); r != nil {
 		return nil, r
+	}
+	if n, err := m.commands.members.owner(ctx, id); err != nil {
+		return nil, err
+	} else if n != nil {
+		q.Scope, q.Key = string(scope), id.Key
+		r, err := n.Lookup(ctx, command.Lookup{By: m.commands.members.principal(id), Query: q})
+		return r, passedError(err)
 	}
 	var out command.Memory
 	var refusal *actor.Refusal

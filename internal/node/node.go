@@ -41,6 +41,8 @@ type Config struct {
 	// Cluster is the cluster that the process belongs to, which owns the log of the store; nil: none. Open does
 	// not close it.
 	Cluster *postgres.Cluster
+	// Connect returns the connections to the other members of the cluster.
+	Connect func(MemberSide) Members
 	Lease   engine.Lease // the right to serve of a process without one; nil: always
 	Name    string       // name of the node; each store belongs to exactly one node
 	Cells   int          // number of cells; 0 means one per processor. A store with several logs has one for each
@@ -130,10 +132,10 @@ type Node struct {
 	outbound *outbound.Outbound
 	trace    *traceFile
 	retained *retention
-	hooks    logHooks
+	hooks    *logHooks
 	prompts  *prompts.Store // nil: none are recorded
 	forgets  *forgets
-	traces   logTraces
+	traces   *logTraces
 
 	closeOnce sync.Once
 	closeErr  error // result of Close
@@ -147,7 +149,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if n.store, n.log, err = openStorage(&c, log); err != nil {
 		return nil, err
 	}
-	if n.log.Count() > 1 {
+	if n.log.Count() > 1 || c.Cluster != nil {
 		c.Cells = n.log.Count() // so that what a cell appends in a step is of one log, which store.Writers checks
 	}
 	c.Limits = boundMemory(c.Limits, c.Cells, os.DirFS("/"))
@@ -219,8 +221,9 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	}
 	present := devices.New(func() actor.Time { return actor.Time(time.Now().UnixNano()) })
 	start, _ := endsOf(n.log)
+	members := newMembership(n, &c, log)
 	e, err := engine.Start(engine.Config{
-		Node: actor.NodeID(c.Name), Start: start, Log: n.log, Store: n.store, Queries: queriesOf(n.store), Sessions: n.log, Agents: definitions, Former: former,
+		Node: members.name(c.Name), Peers: members.peers(), Start: start, Log: n.log, Store: n.store, Queries: queriesOf(n.store), Sessions: n.log, Agents: definitions, Former: former,
 		Tools: n.catalog.catalog.Registry, Outbound: n.outbound, Devices: present, Models: n.outbound.Models(), Limits: c.Limits, Spending: c.Budget.spending(n.outbound, &c.Outbound), Routing: c.Routing, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
 		Trace: n.trace.recorder(), Resumes: c.resumes(), Lease: c.lease(),
 	})
@@ -228,6 +231,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		return nil, err
 	}
 	n.Commands = NewCommands(e)
+	n.Commands.members = members
 	n.catalog.commands = n.Commands
 	n.Commands.definitions = n.catalog.published
 	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
@@ -251,6 +255,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		}
 		n.Commands.schedules = newSchedules(n.Commands, c.clock, newest, log)
 		n.catalog.schedules = n.Commands.schedules
+		n.catalog.schedules.switchTo(members == nil, newest)
 	}
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, store: n.store, log: n.log, keep: c.Keep, logger: log}
@@ -264,7 +269,25 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		n.Commands.traces = n.traces.stats
 		n.traces.start()
 	}
+	if members != nil {
+		if err := members.begin(c.Connect); err != nil {
+			n.Commands.schedules.close()
+			n.retained.stop()
+			n.hooks.close()
+			n.traces.close()
+			return nil, errors.Join(err, n.engine.Close(context.Background()))
+		}
+	}
 	return n, nil
+}
+
+// Placed waits until each log of the node's cluster has an owner that the node reaches, or until ctx ends. Without a
+// cluster it returns at once.
+func (n *Node) Placed(ctx context.Context) error {
+	if n.members == nil {
+		return nil
+	}
+	return n.members.Placed(ctx)
 }
 
 // checkExpiryIndex checks that the expiry index can be read. The cells read it after the
@@ -288,7 +311,7 @@ func (n *Node) Secret() []byte { return n.secret }
 
 // External returns the egress, which knows the health of external agents, for the
 // gateway.
-func (n *Node) External() *outbound.Outbound { return n.outbound }
+func (n *Node) External() External { return External{n.outbound, n.members} }
 
 // End returns the number of batches and of entries in the logs.
 func (n *Node) End() (batches, entries uint64) { return endsOf(n.log) }
@@ -300,11 +323,12 @@ func (n *Node) Done() <-chan struct{} { return n.engine.Done() }
 // Err returns the reason why the node stopped. It is valid once Done is closed.
 func (n *Node) Err() error { return errorOf(n.engine.Err()) }
 
-// Drain refuses new calls, except signals, and waits until no client waits for
+// Drain gives the logs of a member of a cluster to the others. It refuses new calls, except signals, and waits until no client waits for
 // an answer. When ctx ends, the remaining clients are refused; their runs
 // continue.
 func (n *Node) Drain(ctx context.Context) {
 	n.Commands.schedules.close()
+	n.members.handOver(ctx)
 	n.engine.Drain(ctx)
 }
 
@@ -328,6 +352,7 @@ func (n *Node) Purge(ctx context.Context) error { return n.store.Purge(ctx) }
 func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
 		n.Commands.schedules.close()
+		n.members.end()
 		n.retained.stop()
 		n.hooks.close()
 		n.traces.close()

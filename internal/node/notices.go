@@ -21,12 +21,15 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// logHooks are the webhooks of a node, by the log whose notices they deliver; nil if it has none. All notices of a
-// run are of one log.
-type logHooks []*webhooks.Webhooks
+// logHooks are the webhooks of a node; nil if it has none. All notices of a run are of one log, and each log that the
+// node writes has webhooks of its own.
+type logHooks struct {
+	of   perLog[*webhooks.Webhooks]
+	open func(log int, from *notices) (*webhooks.Webhooks, error)
+}
 
 // openWebhooks opens the webhooks of a node.
-func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (all logHooks, err error) {
+func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (*logHooks, error) {
 	if len(c.Webhooks) == 0 {
 		return nil, nil
 	}
@@ -34,48 +37,94 @@ func openWebhooks(c *Config, s storage, log *logs.Log, mark string, logger *slog
 	if err != nil {
 		return nil, err
 	}
+	l := &logHooks{of: perLog[*webhooks.Webhooks]{all: make([]*webhooks.Webhooks, log.Count()), selected: make([]*logs.Selected, log.Count())}}
 	rooms := webhooks.Rooms{}
-	for n := range log.Count() {
+	l.open = func(n int, from *notices) (*webhooks.Webhooks, error) {
 		o := webhooks.Options{Webhooks: c.Webhooks, Positions: webhookPositions(c, s, n), Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Rooms: rooms}
-		from := &notices{store: s, end: log.Ends()[n], selected: log.Select(n, (*store.Entry).MayNote)}
 		if n == 0 {
 			from.offers = c.Offers // which are in no log
 		}
-		w, err := webhooks.Open(o, from)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, w)
+		from.store = s
+		return webhooks.Open(o, from)
 	}
-	return all, nil
+	for n := range log.Count() {
+		if log.Owns(n) {
+			if err := l.add(n, log); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return l, nil
 }
 
-func (l logHooks) start() {
-	for _, w := range l {
+// add opens the webhooks of a log.
+func (l *logHooks) add(log int, of *logs.Log) error {
+	end := store.LogEnd{Node: of.Node(log), Anchor: of.Synced(log)}
+	selected := of.Select(log, (*store.Entry).MayNote)
+	w, err := l.open(log, &notices{end: end, selected: selected})
+	if err != nil {
+		of.Unselect(selected)
+		return err
+	}
+	l.of.set(log, w, selected)
+	return nil
+}
+
+// adopt starts the webhooks of a log that the node begins to write.
+func (l *logHooks) adopt(log int, of *logs.Log) error {
+	if l == nil {
+		return nil
+	}
+	err := l.add(log, of)
+	if err == nil {
+		l.of.get(log).Start()
+	}
+	return err
+}
+
+// drop ends the webhooks of a log that another node will write.
+func (l *logHooks) drop(log int, of *logs.Log) {
+	if l == nil {
+		return
+	}
+	if w, selected := l.of.take(log); w != nil {
+		w.Close()
+		of.Unselect(selected)
+	}
+}
+
+func (l *logHooks) start() {
+	for _, w := range l.of.each() {
 		w.Start()
 	}
 }
 
 // close closes all at once, because each may wait for its requests.
-func (l logHooks) close() {
+func (l *logHooks) close() {
+	if l == nil {
+		return
+	}
 	var closing sync.WaitGroup
-	for _, w := range l {
+	for _, w := range l.of.each() {
 		closing.Go(w.Close)
 	}
 	closing.Wait()
 }
 
 // spare returns the last batch of a log that no webhook needs.
-func (l logHooks) spare(log int) uint64 {
+func (l *logHooks) spare(log int) uint64 {
 	if l == nil {
 		return math.MaxUint64
 	}
-	return l[log].Spare()
+	if w := l.of.get(log); w != nil {
+		return w.Spare()
+	}
+	return 0
 }
 
-// stats returns the figures of each webhook over all logs.
-func (l logHooks) stats() (all []webhooks.Stats) {
-	for _, w := range l {
+// stats returns the figures of each webhook over the logs of the node.
+func (l *logHooks) stats() (all []webhooks.Stats) {
+	for _, w := range l.of.each() {
 		for i, s := range w.Stats() {
 			if i == len(all) {
 				all = append(all, webhooks.Stats{Name: s.Name})

@@ -92,9 +92,6 @@ func openShared(t *testing.T, url, data string, logs int, b *inbox) sharedNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.Own(t.Context(), func(placement.Owner) {}); err != nil {
-		t.Fatal(err)
-	}
 	return sharedNode{openHooked(t, url, data, b, cluster), cluster}
 }
 
@@ -112,14 +109,25 @@ func openHooked(t *testing.T, url, data string, b *inbox, cluster *postgres.Clus
 		return "x", nil
 	})))
 	agent.Transcript = actor.TranscriptAll
-	n, err := Open(Config{Data: data, Store: url, Cluster: cluster, Name: "n1", Cells: 2, Limits: dispatcher.DefaultLimits(), Native: []actor.Definition{agent}, Keep: testKeep,
+	n, err := Open(Config{Data: data, Store: url, Cluster: cluster, Connect: func(MemberSide) Members { return noMembers{} }, Name: "n1", Cells: 2, Limits: dispatcher.DefaultLimits(), Native: []actor.Definition{agent}, Keep: testKeep,
 		Outbound: outbound.Config{Allow: upstream.AllowLoopback(), Env: func(string) (string, bool) { return "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", true }},
 		Webhooks: []webhooks.Config{{Name: "ops", URL: b.URL, SecretEnv: "SECRET"}}, Traces: traces.Config{Endpoint: b.URL}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := n.Placed(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	return &retainedNode{n, t, data}
 }
+
+// noMembers are the other members of a cluster that has only one.
+type noMembers struct{}
+
+func (noMembers) SetMembers([]Member)                              {}
+func (noMembers) Send(string, uint16, *actor.Envelope) (sent bool) { return false }
+func (noMembers) Node(string) (command.Node, error)                { return nil, command.ErrClosed }
+func (noMembers) Close()                                           {}
 
 func (n sharedNode) end() {
 	n.t.Helper()

@@ -39,6 +39,9 @@ func (n *Node) callRegistry(ctx context.Context, user, operation string, body []
 		call.SetAuthority("", actor.AllRights)
 	}
 	a, err := n.engine.Ask(ctx, call)
+	if err == nil {
+		err = n.members.catchUp(ctx)
+	}
 	switch {
 	case err != nil:
 		return nil, nil, errorOf(err)

@@ -39,7 +39,7 @@ type retention struct {
 	log    *logs.Log
 	keep   time.Duration // 0: only what clients delete
 	clock  *retentionClock
-	hooks  logHooks
+	hooks  *logHooks
 	logger *slog.Logger
 	forgot func(tenant, session string) // a session was deleted
 
@@ -123,7 +123,9 @@ func (r *retention) Retain(ctx context.Context, now actor.Time) {
 	before := now.Add(-r.keep)
 	r.forgetIdle(ctx, before)
 	for log := range r.log.Count() {
-		r.cut(ctx, log, before, now)
+		if r.log.Owns(log) {
+			r.cut(ctx, log, before, now)
+		}
 	}
 	r.purge(ctx)
 }
@@ -145,6 +147,9 @@ func (r *retention) forgetIdle(ctx context.Context, before actor.Time) {
 			for _, name := range names {
 				if ctx.Err() != nil {
 					return
+				}
+				if !r.engine.Owns(sessionID(tenant, name)) { // that is for its owner
+					continue
 				}
 				if err := r.forget(ctx, tenant, name, before); err != nil {
 					r.report(ctx, "session is kept", err, "tenant", tenant, "session", name)
@@ -179,6 +184,11 @@ func (r *retention) forget(ctx context.Context, tenant, name string, before acto
 		r.logger.Info("deleted a session", "tenant", tenant, "session", name, "last_change", runs.FormatTime(s.Updated))
 	}
 	return err
+}
+
+// sessionID returns an actor of the shard of a session.
+func sessionID(tenant, session string) actor.ID {
+	return store.ForgottenEntry(tenant, session, 0, 0, 0).Actor
 }
 
 // isUsed reports whether a session has open runs or was changed since a time. If the time

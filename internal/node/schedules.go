@@ -59,6 +59,7 @@ type schedules struct {
 	wait sync.WaitGroup
 
 	mu   sync.Mutex
+	off  bool // another process sends the messages
 	all  map[scheduleName]*scheduled
 	keys []ingress.Key
 }
@@ -100,6 +101,25 @@ func (s *schedules) close() {
 	s.wait.Wait()
 }
 
+// switchTo begins or ends to send messages. The newest record is from before it begins. A message that is under way when it
+// ends is sent, perhaps by the next process too: it is accepted once.
+func (s *schedules) switchTo(on bool, newest actor.Time) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.off = !on
+	if on {
+		s.newest = time.Unix(0, int64(newest))
+		return
+	}
+	for key, one := range s.all {
+		one.cancel()
+		delete(s.all, key)
+	}
+}
+
 // set replaces the schedules by those of a catalog. One that has not changed goes on.
 func (s *schedules) set(catalog *agents.Catalog) {
 	if s == nil {
@@ -107,7 +127,7 @@ func (s *schedules) set(catalog *agents.Catalog) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
+	if s.ctx.Err() != nil || s.off {
 		return
 	}
 	s.keys = nil

@@ -16,10 +16,13 @@ import (
 )
 
 // logTraces are the traces of a node, by the log from which they send spans; nil if it sends none.
-type logTraces []*traces.Traces
+type logTraces struct {
+	of   perLog[*traces.Traces]
+	open func(log int, from *spanLog) (*traces.Traces, error)
+}
 
 // openTraces opens the traces of a node.
-func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (all logTraces, err error) {
+func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.Logger) (*logTraces, error) {
 	if !c.Traces.On() || c.RegistryOnly {
 		return nil, nil
 	}
@@ -27,33 +30,76 @@ func openTraces(c *Config, s storage, log *logs.Log, mark string, logger *slog.L
 	if err != nil {
 		return nil, err
 	}
+	l := &logTraces{of: perLog[*traces.Traces]{all: make([]*traces.Traces, log.Count()), selected: make([]*logs.Selected, log.Count())}}
 	room := &traces.Room{}
-	for n := range log.Count() {
-		t, err := traces.Open(traces.Options{Config: c.Traces, Positions: tracePositions(c, s, n), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Room: room},
-			&spanLog{store: s, end: log.Ends()[n], selected: log.Select(n, (*store.Entry).MayTrace)})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, t)
+	l.open = func(n int, from *spanLog) (*traces.Traces, error) {
+		from.store = s
+		return traces.Open(traces.Options{Config: c.Traces, Positions: tracePositions(c, s, n), Service: "troupe", Transport: transport, Egress: egress, Mark: mark, Env: env, Logger: logger, Room: room}, from)
 	}
-	return all, nil
+	for n := range log.Count() {
+		if log.Owns(n) {
+			if err := l.add(n, log); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return l, nil
 }
 
-func (l logTraces) start() {
-	for _, t := range l {
+// add opens the traces of a log.
+func (l *logTraces) add(log int, of *logs.Log) error {
+	end := store.LogEnd{Node: of.Node(log), Anchor: of.Synced(log)}
+	selected := of.Select(log, (*store.Entry).MayTrace)
+	t, err := l.open(log, &spanLog{end: end, selected: selected})
+	if err != nil {
+		of.Unselect(selected)
+		return err
+	}
+	l.of.set(log, t, selected)
+	return nil
+}
+
+// adopt starts the traces of a log that the node begins to write.
+func (l *logTraces) adopt(log int, of *logs.Log) error {
+	if l == nil {
+		return nil
+	}
+	err := l.add(log, of)
+	if err == nil {
+		l.of.get(log).Start()
+	}
+	return err
+}
+
+// drop ends the traces of a log that another node will write.
+func (l *logTraces) drop(log int, of *logs.Log) {
+	if l == nil {
+		return
+	}
+	if t, selected := l.of.take(log); t != nil {
+		t.Close()
+		of.Unselect(selected)
+	}
+}
+
+func (l *logTraces) start() {
+	for _, t := range l.of.each() {
 		t.Start()
 	}
 }
 
-func (l logTraces) close() {
-	for _, t := range l {
+func (l *logTraces) close() {
+	if l == nil {
+		return
+	}
+	for _, t := range l.of.each() {
 		t.Close()
 	}
 }
 
-// stats returns the figures over all logs.
-func (l logTraces) stats() (sum traces.Stats) {
-	for _, t := range l {
+// stats returns the figures over the logs of the node.
+func (l *logTraces) stats() (sum traces.Stats) {
+	for _, t := range l.of.each() {
 		s := t.Stats()
 		sum.Sent, sum.Dropped, sum.Waiting = sum.Sent+s.Sent, sum.Dropped+s.Dropped, sum.Waiting+s.Waiting
 	}

@@ -43,6 +43,7 @@ type Config struct {
 	Gateway gateway.Config
 	MCP     map[string]mcp.Config // MCP servers by name
 	Modules map[string][]byte     // those of MCP servers, by SHA-256
+	Link    link.Files            // of TLS, for other members of the node's cluster
 	// WasmWorker is the command of a worker for modules of WebAssembly; empty: no modules are performed
 	WasmWorker []string
 }
@@ -62,6 +63,7 @@ type Service struct {
 	Keys      *gateway.Keys                  // API keys of the node
 	links     *link.Orchestrator
 	link      *link.Server // nil: no ingress can connect
+	peers     *link.Peers  // nil: the node belongs to no cluster
 	mcp       *mcp.Servers
 	workers   *wasm.Workers // nil: no modules are performed
 	log       *slog.Logger
@@ -79,7 +81,7 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	}
 	s := &Service{Keys: new(gateway.Keys), log: log, scheme: schemeOf(c.Gateway)}
 	keys := &link.Keys{To: s.Keys}
-	c.Node.Backups, c.Node.Keys = backups, keys
+	c.Node.Backups, c.Node.Keys, c.Node.Connect = backups, keys, s.connect(c.Link)
 	c.Node.Outbound.Spans = c.Node.Traces.On()
 	if c.Node.Traces.On() {
 		c.MCP = maps.Clone(c.MCP)
@@ -116,10 +118,27 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	s.Gateway = gateway.New(s.Node, log, c.Gateway)
 	s.accepting.Store(s.Gateway)
 	s.links = &link.Orchestrator{Node: s.Node, Keys: keys, Secret: s.Secret(), ApprovalScope: c.Gateway.ApprovalScope, External: s.External(), Backup: s.Backup}
-	if c.Node.Cluster != nil {
-		s.links.Epoch = c.Node.Cluster.Epoch()
-	}
 	return s, nil
+}
+
+// connect returns the connections of the node to the other members of its cluster.
+func (s *Service) connect(files link.Files) func(node.MemberSide) node.Members {
+	return func(side node.MemberSide) node.Members {
+		s.peers = link.NewPeers(link.PeersConfig{Name: side.Name, Files: files, Node: side.Node, Deliver: side.Deliver, Announced: side.Announced, Logger: s.log})
+		return members{s.peers}
+	}
+}
+
+// members are link.Peers for a node.
+type members struct{ *link.Peers }
+
+// SetMembers implements node.Members.
+func (m members) SetMembers(all []node.Member) {
+	var out []link.Member
+	for _, one := range all {
+		out = append(out, link.Member(one))
+	}
+	m.Peers.SetMembers(out)
 }
 
 // install keeps the modules of MCP servers. Without its module a server is not available, and says so.
@@ -229,16 +248,27 @@ func (s *Service) ServeOwner(ended func(error)) {
 	go func() { ended(s.Gateway.ServeOwner(socket)) }()
 }
 
-// ServeLink serves the service to ingress processes in the background. It passes the result to
-// the callback ended, unless the address cannot be opened, and returns the address.
+// ServeLink serves the service to other members of its cluster and to ingress processes in the background, to these in a
+// cluster after AdmitIngress. It passes the result to the callback ended, unless the address cannot be opened, and returns
+// the address.
 func (s *Service) ServeLink(a link.Address, ended func(error)) (net.Addr, error) {
 	l, err := link.Listen(a)
 	if err != nil {
 		return nil, err
 	}
-	s.link = link.NewServer(a, l, s.links, nil, s.log)
+	s.link = link.NewServer(a, l, s.links, s.peers, s.log)
+	if s.peers != nil {
+		s.link.Hold()
+	}
 	go func() { ended(s.link.Serve()) }()
 	return l.Addr(), nil
+}
+
+// AdmitIngress begins to serve ingress processes. In a cluster the link of a member that starts serves other members before.
+func (s *Service) AdmitIngress() {
+	if s.link != nil {
+		s.link.Admit()
+	}
 }
 
 // Stop waits until no client waits for an answer, or until ctx ends. Then it stops the

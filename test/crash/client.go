@@ -35,7 +35,7 @@ func newClients(c *harness) []*client {
 	var all []*client
 	var count atomic.Int64
 	for id := range clientCount {
-		all = append(all, &client{harness: c, id: id, scenarios: scenariosOf(id), rng: rand.New(rand.NewPCG(c.seed, uint64(id)+1)), counter: &count})
+		all = append(all, &client{harness: c, id: id, scenarios: scenariosOf(id, c.members > 0), rng: rand.New(rand.NewPCG(c.seed, uint64(id)+1)), counter: &count})
 	}
 	return all
 }

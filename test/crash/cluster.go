@@ -4,6 +4,8 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +19,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
@@ -26,11 +31,11 @@ const frozenFor = 7 * time.Second
 // takeoverMax is the maximum time until another orchestrator serves.
 const takeoverMax = 30 * time.Second
 
-// cluster are orchestrators on one database. One serves, and the harness kills it together with the
-// ingress, or freezes it.
+// cluster are orchestrators on one database. The harness kills one after the other together with the ingress, or freezes
+// it; the others take over its logs.
 type cluster struct {
 	bin, dir string
-	freeze   bool // kill every other owner by SIGSTOP, for longer than its lease
+	freeze   bool // strike every other time by SIGSTOP, for longer than the lease
 
 	mu      sync.Mutex
 	members []*member
@@ -111,52 +116,55 @@ func (c *cluster) observe(m *member, out io.Reader, exited chan struct{}) {
 	close(exited)
 }
 
-// strike ends the owner, by SIGKILL or by freezing it until its lease is over. A frozen owner MUST end by
-// itself once it goes on, and without a signal.
+// strike ends a member that serves, each in its turn, by SIGKILL or by freezing it until its lease is over. A frozen one MUST
+// end by itself once it goes on, and without a signal.
 func (c *cluster) strike() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	var killed []chan struct{}
-	defer func() {
-		for _, exited := range killed {
-			<-exited // its line was read, so observe needs no lock any more
-		}
-	}()
 	c.strikes++
-	for _, m := range c.members {
-		if !m.serving || m.frozen {
-			continue
+	var struck *member
+	for i := range c.members {
+		if m := c.members[(c.strikes/2+i)%len(c.members)]; m.serving && !m.frozen && struck == nil {
+			struck = m
 		}
-		if !c.freeze || c.strikes%2 == 1 {
-			m.serving = false
-			_ = m.cmd.Process.Kill()
-			killed = append(killed, m.exited)
-			continue
-		}
-		m.frozen = true
-		_ = m.cmd.Process.Signal(syscall.SIGSTOP)
-		cmd, exited := m.cmd, m.exited
-		c.thawing.Go(func() {
-			<-time.After(frozenFor)
-			_ = cmd.Process.Signal(syscall.SIGCONT)
-			select {
-			case <-exited:
-			case <-time.After(takeoverMax):
-			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if code := exitCode(cmd, exited); code != 3 {
-				c.problem = errors.Join(c.problem, fmt.Errorf("the orchestrator that was frozen for %v ended with code %d, want 3", frozenFor, code))
-				_ = cmd.Process.Kill()
-			}
-		})
 	}
+	switch {
+	case struck == nil:
+		c.mu.Unlock()
+	case c.freeze && c.strikes%2 == 0:
+		struck.frozen = true
+		_ = struck.cmd.Process.Signal(syscall.SIGSTOP)
+		c.thaw(struck.cmd, struck.exited)
+		c.mu.Unlock()
+	default:
+		struck.serving = false
+		_ = struck.cmd.Process.Kill()
+		c.mu.Unlock()
+		<-struck.exited
+	}
+}
+
+// thaw lets a frozen member go on after a while.
+func (c *cluster) thaw(cmd *exec.Cmd, exited chan struct{}) {
+	c.thawing.Go(func() {
+		<-time.After(frozenFor)
+		_ = cmd.Process.Signal(syscall.SIGCONT)
+		select {
+		case <-exited:
+		case <-time.After(takeoverMax):
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if code := exitCode(cmd, exited); code != 3 {
+			c.problem = errors.Join(c.problem, fmt.Errorf("the orchestrator that was frozen for %v ended with code %d, want 3", frozenFor, code))
+			_ = cmd.Process.Kill()
+		}
+	})
 }
 
 // acksAfter is the number of acknowledgements that clients get after a fault before the next one.
 const acksAfter = 20
 
-// disturb drains the orchestrator that serves in every fourth cycle, and lets the database crash in another,
+// disturb drains an orchestrator in every fourth cycle, and lets the database crash in another,
 // while the clients work. Both pass without a kill of the ingress, and clients MUST get answers again.
 func (c *harness) disturb(ctx context.Context, inst *instance, n int) error {
 	began := time.Now()
@@ -189,11 +197,48 @@ func (c *harness) disturb(ctx context.Context, inst *instance, n int) error {
 	return nil
 }
 
-// drain moves the cluster to another orchestrator, once there is one.
+// serving returns the name and the link of a member that serves and is not frozen beside another such one, "" for none.
+func (c *cluster) serving(ctx context.Context, store string) (name, link string, err error) {
+	out, err := exec.CommandContext(ctx, c.bin, "nodes", "list", "--store", store, "--json").Output()
+	if err != nil {
+		return "", "", fmt.Errorf("nodes list: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	count := 0
+	for all := jsontext.NewDecoder(bytes.NewReader(out)); ; {
+		var m struct {
+			Member, Address string
+			Leaving         bool
+		}
+		switch err := json.UnmarshalDecode(all, &m, json.MatchCaseInsensitiveNames(true)); {
+		case errors.Is(err, io.EOF):
+			if count < 2 {
+				return "", "", nil
+			}
+			return name, link, nil
+		case err != nil:
+			return "", "", fmt.Errorf("nodes list: %w: %s", err, out)
+		}
+		for _, of := range c.members {
+			if of.link == m.Address && of.serving && !of.frozen && !m.Leaving {
+				name, link = m.Member, of.link
+				count++
+			}
+		}
+	}
+}
+
+// drain has an orchestrator leave the cluster, once there is another one.
 func (c *cluster) drain(ctx context.Context, store string) error {
+	link := ""
 	for until := time.Now().Add(takeoverMax); ; {
-		out, err := exec.CommandContext(ctx, c.bin, "nodes", "drain", "--store", store).CombinedOutput()
-		if err == nil {
+		name, of, err := c.serving(ctx, store)
+		if err != nil {
+			return err
+		}
+		out, err := exec.CommandContext(ctx, c.bin, "nodes", "drain", cmp.Or(name, "none"), "--store", store).CombinedOutput()
+		if link = of; name != "" && err == nil {
 			break
 		}
 		if time.Now().After(until) {
@@ -206,34 +251,21 @@ func (c *cluster) drain(ctx context.Context, store string) error {
 		}
 	}
 	c.mu.Lock()
-	members := slices.Clone(c.members)
+	m := c.members[slices.IndexFunc(c.members, func(m *member) bool { return m.link == link })]
+	cmd, exited := m.cmd, m.exited
+	m.serving = false
 	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, takeoverMax)
-	defer cancel()
-	for {
-		for _, m := range members {
-			c.mu.Lock()
-			exited, frozen := m.exited, m.frozen
-			c.mu.Unlock()
-			if code := exitCode(m.cmd, exited); code != -2 && !frozen { // a frozen one ends by itself meanwhile
-				c.mu.Lock()
-				served := m.serving
-				m.serving = false
-				c.mu.Unlock()
-				if served && code != 0 {
-					return fmt.Errorf("the drained orchestrator ended with code %d, want 0", code)
-				}
-				if served {
-					return nil
-				}
-			}
-		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-ctx.Done():
-			return errors.New("the drained orchestrator has not ended")
-		}
+	select {
+	case <-exited:
+	case <-time.After(takeoverMax):
+		return errors.New("the drained orchestrator has not ended")
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+	if code := exitCode(cmd, exited); code != 0 {
+		return fmt.Errorf("the drained orchestrator ended with code %d, want 0", code)
+	}
+	return nil
 }
 
 // exitCode returns the exit code of a process, or -2 while it runs.

@@ -26,6 +26,7 @@ type externalAgents struct {
 	url         string
 	server      *http.Server
 	callbackURL string // base URL of the server, for the calls of the broker
+	patient     bool   // send a request with a key again when its connection fails: that of a cluster is to another process than the agent's run
 	client      *http.Client
 	busyPause   time.Duration
 
@@ -140,7 +141,7 @@ func (o *externalAgents) use(r *http.Request, input string, body map[string]any)
 	return string(call.Result), err
 }
 
-// post sends a request with the token of the run, again while the server is busy.
+// post sends a request with the token of the run, again while the server is busy, and a patient one also when it is away.
 // An answer other than 200 and 202 is an error.
 func (o *externalAgents) post(r *http.Request, path, key string, body, into any) error {
 	var b []byte
@@ -162,7 +163,18 @@ func (o *externalAgents) post(r *http.Request, path, key string, body, into any)
 		if key != "" {
 			q.Header.Set("Idempotency-Key", key)
 		}
-		return o.client.Do(q)
+		for {
+			response, err := o.client.Do(q)
+			if err == nil || !o.patient {
+				return response, err
+			}
+			if err := pause(r.Context(), o.busyPause); err != nil {
+				return nil, err
+			}
+			if q.Body, err = q.GetBody(); err != nil {
+				return nil, err
+			}
+		}
 	}, func() error { return pause(r.Context(), o.busyPause) })
 	if err != nil {
 		return err

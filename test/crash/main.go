@@ -138,6 +138,7 @@ func (c *harness) run(ctx context.Context, out, stderr io.Writer) (good bool, er
 		return false, err
 	}
 	defer c.external.close()
+	c.external.patient = c.members > 0
 	if c.tools, err = newToolService(c.ledger, c.seed); err != nil {
 		return false, err
 	}

@@ -26,8 +26,8 @@ var (
 	clusterFaults  = flag.Bool("faults", false, "drain an orchestrator, or let the database crash, in two of four cycles before the kill")
 )
 
-// The orchestrator of a cluster that serves is killed or frozen, and another takes over. make cluster lets
-// it be drained too, and the database crash.
+// The orchestrators of a cluster, which all serve, are killed or frozen in turn, and others take over. make cluster lets
+// them be drained too, and the database crash.
 func TestPostgresCluster(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "troupe")
 	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/troupe").CombinedOutput(); err != nil {

@@ -66,8 +66,13 @@ func (e *exchange) allowsFailure(code string) bool {
 	return e.mayBeUnknown && code == "outcome_unknown" || e.cancels && code == "cancelled"
 }
 
-// scenariosOf returns the scenarios of a client. It performs them in turn.
-func scenariosOf(id int) []scenario {
+// scenariosOf returns the scenarios of a client. It performs them in turn. In a cluster, the shopper would lose its connection
+// to an ingress while its run goes on elsewhere, and could not repeat a request without a key: the buyer takes its place.
+func scenariosOf(id int, cluster bool) []scenario {
+	shopperCall := shopperCall
+	if cluster {
+		shopperCall = buyerCall
+	}
 	switch id % 10 {
 	case 0:
 		return []scenario{tellerCall, askerCall, signalledCall}
