@@ -296,10 +296,11 @@ func (m *membership) follow(ctx context.Context, v *postgres.View) (err error) {
 	}
 	m.setOwners(v)
 	for _, h := range slices.Backward(surplus) {
-		if failed := cmp.Or(m.drop(ctx, v, h.Log), m.cluster.Release(h.Log)); failed != nil {
-			return cmp.Or(err, failed)
+		failed := m.drop(ctx, v, h.Log)
+		if failed == nil {
+			failed = m.cluster.Release(h.Log)
 		}
-		return err // the released log is a change, with which it looks again
+		return cmp.Or(err, failed) // a released log is a change, with which it looks again
 	}
 	return cmp.Or(err, m.readRegistry(ctx, v))
 }
@@ -312,11 +313,18 @@ func (m *membership) adopt(ctx context.Context, log uint16, epoch actor.Epoch) e
 	}
 	n := m.node
 	n.log.Adopt(log, a.End)
-	if err := cmp.Or(n.hooks.adopt(int(log), n.log), n.traces.adopt(int(log), n.log)); err != nil {
+	err = n.hooks.adopt(int(log), n.log)
+	if err == nil {
+		err = n.traces.adopt(int(log), n.log)
+	}
+	if err != nil {
+		n.hooks.drop(int(log), n.log) // they are opened again with the next attempt
 		return fmt.Errorf("log %d: %w", log, err)
 	}
 	if log == registryLog(len(m.starts)) { // its former owner has changed it, perhaps
 		if err := n.catalog.reload(ctx, m.store); err != nil {
+			n.hooks.drop(int(log), n.log)
+			n.traces.drop(int(log), n.log)
 			return err
 		}
 	}
