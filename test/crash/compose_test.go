@@ -6,6 +6,8 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/internal/postgrestest"
 	"github.com/troupe-run/troupe/internal/servertest"
@@ -32,8 +35,8 @@ func readCompose(t *testing.T, replace *strings.Replacer) map[string]composed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]composed{}
-	for _, block := range regexp.MustCompile(`(?m)^  (\w+):\n((?:    .*\n|\n)+)`).FindAllStringSubmatch(string(b), -1) {
+	all, anchors := map[string]composed{}, map[string][]string{}
+	for _, block := range regexp.MustCompile(`(?m)^  (\w+):(?: [&#].*)?\n((?:    .*\n|\n)+)`).FindAllStringSubmatch(string(b), -1) {
 		var c composed
 		if m := regexp.MustCompile(`(?m)^    command: (\[.*\])$`).FindStringSubmatch(block[2]); m != nil {
 			if err := json.Unmarshal([]byte(replace.Replace(m[1])), &c.command); err != nil {
@@ -43,12 +46,19 @@ func readCompose(t *testing.T, replace *strings.Replacer) map[string]composed {
 		for _, m := range regexp.MustCompile(`(?m)^      (TROUPE_\w+): (.*)$`).FindAllStringSubmatch(block[2], -1) {
 			c.env = append(c.env, m[1]+"="+replace.Replace(m[2]))
 		}
+		if m := regexp.MustCompile(`(?m)^    <<: \*(\w+)$`).FindStringSubmatch(block[2]); m != nil {
+			c.env = append(c.env, anchors[m[1]]...)
+		}
+		if m := regexp.MustCompile(`^  \w+: &(\w+)`).FindStringSubmatch(block[0]); m != nil {
+			anchors[m[1]] = c.env
+		}
 		all[block[1]] = c
 	}
 	return all
 }
 
-// The commands of deploy/compose.yaml start a server that answers through its ingress.
+// The commands of deploy/compose.yaml start a cluster that answers through its ingress, also once the orchestrator that the
+// ingress named first was killed.
 func TestPostgresCompose(t *testing.T) {
 	state := t.TempDir()
 	bin := filepath.Join(state, "troupe")
@@ -59,7 +69,8 @@ func TestPostgresCompose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services := readCompose(t, strings.NewReplacer("/var/lib/troupe", state, "postgres://troupe@postgres/troupe", postgrestest.Start(t).Database(), "/agents", agents))
+	url := postgrestest.Start(t).Database()
+	services := readCompose(t, strings.NewReplacer("/var/lib/troupe", state, "postgres://troupe@postgres/troupe", url, "/agents", agents))
 	image := []string{"TROUPE_DATA=" + filepath.Join(state, "data"), "TROUPE_LISTEN=127.0.0.1:0", "TROUPE_KEYLESS=off"}
 	command := func(c composed, args ...string) *exec.Cmd {
 		cmd := exec.Command(bin, args...)
@@ -67,40 +78,70 @@ func TestPostgresCompose(t *testing.T) {
 		cmd.Stderr = os.Stderr
 		return cmd
 	}
-	orchestrator, ingress := services["orchestrator"], services["ingress"]
-	if len(orchestrator.command) == 0 || len(orchestrator.env) == 0 || len(ingress.command) == 0 {
-		t.Fatalf("services: %v", services)
+	first, second, ingress := services["orchestrator1"], services["orchestrator2"], services["ingress"]
+	for _, of := range []composed{first, second} {
+		if len(of.command) == 0 || len(of.env) == 0 || len(ingress.command) == 0 {
+			t.Fatalf("services: %v", services)
+		}
 	}
-	key, err := command(orchestrator, "keys", "create", "--data", filepath.Join(state, "data"), "--scope", "admin").Output()
+	key, err := command(first, "keys", "create", "--data", filepath.Join(state, "data-1"), "--scope", "admin").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	behind, err := servertest.Start(command(orchestrator, orchestrator.command...))
+	killed, err := servertest.Start(command(first, first.command...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer behind.Stop(syscall.SIGTERM) //nolint:errcheck // it has served
+	defer killed.Stop(syscall.SIGKILL) //nolint:errcheck // it was killed
+	left, err := servertest.Start(command(second, second.command...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer left.Stop(syscall.SIGTERM) //nolint:errcheck // it has served
 	front, err := servertest.Start(command(ingress, ingress.command...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer front.Stop(syscall.SIGTERM) //nolint:errcheck // it has served
-	for path, want := range map[string]string{"/readyz": "", "/v1/agents": `"agent_id"`} {
+	get := func(path, want string) error {
 		req, err := http.NewRequest(http.MethodGet, front.Line+path, nil)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(key)))
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
+		defer resp.Body.Close() //nolint:errcheck // it was read
 		body, err := io.ReadAll(resp.Body)
-		if err := resp.Body.Close(); err != nil {
-			t.Fatal(err)
-		}
 		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
-			t.Errorf("%s: %d %.300s, error %v", path, resp.StatusCode, body, err)
+			return fmt.Errorf("%s: %d %.300s, error %w", path, resp.StatusCode, body, err)
 		}
+		return nil
+	}
+	if err := errors.Join(get("/readyz", ""), get("/v1/agents", `"agent_id"`)); err != nil {
+		t.Error(err)
+	}
+	members := func(want string) error {
+		list, err := command(second, "nodes", "list").Output() // the address of the database is the service's
+		if err != nil || !regexp.MustCompile(want).Match(list) {
+			return fmt.Errorf("nodes list: %s, error %w, want %s", list, err, want)
+		}
+		return nil
+	}
+	if err := members(`data-1/LINK(?s:.*)data-2/LINK`); err != nil {
+		t.Error(err)
+	}
+	_ = killed.Stop(syscall.SIGKILL)
+	for until := time.Now().Add(takeoverMax); ; {
+		err := errors.Join(get("/readyz", ""), get("/v1/agents", `"agent_id"`), members(`data-2/LINK +16 `))
+		if err == nil {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatalf("%v after a kill: %v", takeoverMax, err)
+		}
+		<-time.After(50 * time.Millisecond)
 	}
 }
