@@ -199,7 +199,7 @@ postgres: #+ test the store in PostgreSQL, on servers of its own; needs the serv
 	@$(GO) test -tags postgres ./internal/node ./internal/link -run '^TestPostgres' -count=1 -timeout 5m
 	@$(GO) test -tags postgres ./test/crash -run '^TestPostgres' -count=1 -v -timeout 10m
 
-cluster: #+ kill, freeze and drain N (12) owners of a cluster of MEMBERS (3) orchestrators, and crash its database, under load; needs PostgreSQL's programs like postgres
+cluster: #+ kill, freeze, drain and restart N (12) times the MEMBERS (3) orchestrators of a cluster, and crash its database, under load; needs PostgreSQL's programs like postgres
 	@$(GO) test -tags postgres ./test/crash -run '^TestPostgresCluster$$' -count=1 -v -timeout 40m -args -faults -kills $(or $(N),12) -members $(or $(MEMBERS),3)
 
 recovery: #+ crash at every single operation of a recovery, and within the recovery after it; N= histories, for a longer run with more histories of the stores

@@ -164,14 +164,16 @@ func (c *cluster) thaw(cmd *exec.Cmd, exited chan struct{}) {
 // acksAfter is the number of acknowledgements that clients get after a fault before the next one.
 const acksAfter = 20
 
-// disturb drains an orchestrator in every fourth cycle, and lets the database crash in another,
-// while the clients work. Both pass without a kill of the ingress, and clients MUST get answers again.
+// disturb brings one fault over the cluster in three of four cycles, while the clients work: it drains an orchestrator, lets
+// the database crash, or restarts all orchestrators one after another. All pass without a kill of the ingress, and clients
+// MUST get answers again.
 func (c *harness) disturb(ctx context.Context, inst *instance, n int) error {
+	if c.cluster == nil || c.crashDatabase == nil || n%4 == 0 {
+		return nil
+	}
 	began := time.Now()
 	var took *[]int64
 	switch {
-	case c.cluster == nil || c.crashDatabase == nil:
-		return nil
 	case n%4 == 1:
 		if err := c.cluster.drain(ctx, c.store); err != nil {
 			return err
@@ -181,7 +183,10 @@ func (c *harness) disturb(ctx context.Context, inst *instance, n int) error {
 		c.crashDatabase()
 		took = &c.absent
 	default:
-		return nil
+		if err := c.cluster.roll(ctx); err != nil {
+			return err
+		}
+		took = &c.rolls
 	}
 	for want := inst.acks.Load() + acksAfter; inst.acks.Load() < want || inst.open.Load() < openWanted; { // the kill that follows meets open requests
 		select {
@@ -195,6 +200,58 @@ func (c *harness) disturb(ctx context.Context, inst *instance, n int) error {
 	}
 	*took = append(*took, time.Since(began).Milliseconds())
 	return nil
+}
+
+// roll restarts the orchestrators by SIGTERM, each once the one before serves again. It leaves out one that is frozen.
+func (c *cluster) roll(ctx context.Context) error {
+	for _, m := range c.members {
+		if served, err := c.waitServing(ctx, m); err != nil {
+			return err
+		} else if !served {
+			continue
+		}
+		c.mu.Lock()
+		cmd, exited := m.cmd, m.exited
+		m.serving = false
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		c.mu.Unlock()
+		select {
+		case <-exited:
+		case <-time.After(takeoverMax):
+		}
+		if code := exitCode(cmd, exited); code != 0 {
+			return fmt.Errorf("after SIGTERM an orchestrator ended with code %d, want 0", code)
+		}
+		if err := c.start(); err != nil {
+			return err
+		}
+		if _, err := c.waitServing(ctx, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitServing waits until a member serves. It reports false for one that is frozen.
+func (c *cluster) waitServing(ctx context.Context, m *member) (bool, error) {
+	for until := time.Now().Add(takeoverMax); ; {
+		c.mu.Lock()
+		serving, frozen := m.serving, m.frozen
+		c.mu.Unlock()
+		switch {
+		case frozen:
+			return false, nil
+		case serving:
+			return true, nil
+		case time.Now().After(until):
+			return false, fmt.Errorf("an orchestrator does not serve %v after its start", takeoverMax)
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
 }
 
 // serving returns the name and the link of a member that serves and is not frozen beside another such one, "" for none.

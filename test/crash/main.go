@@ -78,8 +78,8 @@ type harness struct {
 	freeze  bool // every other kill of an owner is a SIGSTOP for longer than its lease
 	cluster *cluster
 
-	crashDatabase  func()  // and start it again; nil: no fault but kills and freezes
-	drains, absent []int64 // ms from the begin of a drain, or of a crash of the database, until clients have answers again
+	crashDatabase         func()  // and start it again; nil: no fault but kills and freezes
+	drains, absent, rolls []int64 // ms from the begin of a fault until clients have answers again
 
 	rng      *rand.Rand
 	dir      string

@@ -23,11 +23,11 @@ import (
 var (
 	clusterKills   = flag.Int("kills", 4, "kills of TestPostgresCluster")
 	clusterMembers = flag.Int("members", 2, "its orchestrators")
-	clusterFaults  = flag.Bool("faults", false, "drain an orchestrator, or let the database crash, in two of four cycles before the kill")
+	clusterFaults  = flag.Bool("faults", false, "drain an orchestrator, let the database crash, or restart all orchestrators, in three of four cycles before the kill")
 )
 
 // The orchestrators of a cluster, which all serve, are killed or frozen in turn, and others take over. make cluster lets
-// them be drained too, and the database crash.
+// them be drained and restarted too, and the database crash.
 func TestPostgresCluster(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "troupe")
 	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/troupe").CombinedOutput(); err != nil {

@@ -44,7 +44,7 @@ func (c *harness) report(out io.Writer, took time.Duration) bool {
 	for _, row := range []struct {
 		what string
 		of   []int64
-	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"approvals waiting", waiting}, {"tools running", running}, {"time to ready, ms", ready}, {"drain, ms", c.drains}, {"database away, ms", c.absent}} {
+	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"approvals waiting", waiting}, {"tools running", running}, {"time to ready, ms", ready}, {"drain, ms", c.drains}, {"database away, ms", c.absent}, {"rolling restart, ms", c.rolls}} {
 		if len(row.of) == 0 {
 			continue
 		}
